@@ -1,0 +1,99 @@
+"""What an engine answers: events of one request, and records about the engine itself.
+
+Owns the frames that cross the process border away from the engine. An event is published only after its
+tokens are committed; every request ends with exactly one ``Finished`` or ``Failed``.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+class Started(msgspec.Struct, frozen=True, tag="started"):
+    """The request left the queue; ``cached_tokens`` prompt tokens were reused."""
+
+    id: str
+    prompt_tokens: int
+    cached_tokens: int
+    queue_s: float
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """``processed`` of ``total`` prompt tokens are in the cache."""
+
+    id: str
+    total: int
+    cached: int
+    processed: int
+    elapsed_s: float
+
+
+class Delta(msgspec.Struct, frozen=True, tag="delta"):
+    """Whole text of one channel: never half a character nor part of a stop string.
+
+    ``token_ids`` are the committed ids since the previous delta (they may be ahead of ``text``).
+    """
+
+    id: str
+    channel: Literal["reasoning", "content"]
+    text: str
+    token_ids: tuple[int, ...] = ()
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Token counts and stage seconds of one finished request."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+    prefill_s: float
+    decode_s: float
+    time_to_first_token_s: float
+
+
+class Finished(msgspec.Struct, frozen=True, tag="finished"):
+    """The request's only good end. ``stop_string`` names the matched stop, if one ended it."""
+
+    id: str
+    reason: FinishReason
+    usage: Usage
+    stop_string: str | None = None
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """The request's only bad end; ``code`` is a key of ``spec/http/errors.yaml``."""
+
+    id: str
+    code: str
+    message: str
+    param: str | None = None
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The engine has loaded and can take work."""
+
+    engine: str
+    load_s: float
+
+
+class LoadProgress(msgspec.Struct, frozen=True, tag="load_progress"):
+    """Bytes of weights loaded so far, for the start-up line."""
+
+    loaded_bytes: int
+    total_bytes: int
+
+
+class LogRecord(msgspec.Struct, frozen=True, tag="log"):
+    """One operational record of the engine process; never prompt or answer text."""
+
+    level: str
+    message: str
+
+
+RequestEvent = Started | Progress | Delta | Finished | Failed
+EngineEvent = RequestEvent | Ready | LoadProgress | LogRecord

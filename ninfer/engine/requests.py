@@ -1,0 +1,60 @@
+"""What an engine is asked: one generation request, complete and serialisable.
+
+Owns the frames that cross the process border towards the engine. Everything is resolved before it gets
+here: presets, process overrides and request fields are merged, the seed is drawn.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class SamplingParameters(msgspec.Struct, frozen=True):
+    """The effective sampler of one request, after preset, process and request values are merged.
+
+    Ranges stand in ``spec/sampling.yaml``. ``temperature`` 0 is argmax with ties to the lower id;
+    ``top_k`` 0 selects the cap. ``seed`` is unsigned 64-bit.
+    """
+
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    presence_penalty: float
+    frequency_penalty: float
+    seed: int
+
+
+class GenerationRequest(msgspec.Struct, frozen=True, tag="generate"):
+    """One request.
+
+    ``tokens`` is the prompt as little-endian int32 bytes, ``positions`` the [3, T] axes likewise (empty:
+    text-only, every axis 0..T-1). ``max_tokens`` counts every committed output token. ``stop_token_ids``
+    end the answer and are not published. ``stops`` apply to both channels. ``ignore_stop_tokens``
+    keeps generating past the stop ids (benchmarks and tests).
+    """
+
+    id: str
+    tokens: bytes
+    positions: bytes
+    initial_channel: Literal["reasoning", "content"]
+    sampling: SamplingParameters
+    max_tokens: int
+    stop_token_ids: tuple[int, ...]
+    stops: tuple[str, ...] = ()
+    ignore_stop_tokens: bool = False
+
+
+class CancelRequest(msgspec.Struct, frozen=True, tag="cancel"):
+    """Stop a queued or running request; it ends with ``Finished(reason="cancelled")``."""
+
+    id: str
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
+    """End every request with ``service_unavailable`` and leave the engine process."""
+
+
+Command = GenerationRequest | CancelRequest | Shutdown
