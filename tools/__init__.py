@@ -1,0 +1,1 @@
+"""Programs for people who work on NInfer; they may import everything, nothing imports them."""
