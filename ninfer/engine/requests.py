@@ -10,21 +10,7 @@ from typing import Literal
 
 import msgspec
 
-
-class SamplingParameters(msgspec.Struct, frozen=True):
-    """The effective sampler of one request, after preset, process and request values are merged.
-
-    Ranges stand in ``spec/sampling.yaml``. ``temperature`` 0 is argmax with ties to the lower id;
-    ``top_k`` 0 selects the cap. ``seed`` is unsigned 64-bit.
-    """
-
-    temperature: float
-    top_p: float
-    top_k: int
-    min_p: float
-    presence_penalty: float
-    frequency_penalty: float
-    seed: int
+from ninfer.sampling.parameters import SamplingParameters
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, tag="generate"):
