@@ -95,5 +95,18 @@ class LogRecord(msgspec.Struct, frozen=True, tag="log"):
     message: str
 
 
+class StartFailed(msgspec.Struct, frozen=True, tag="start_failed"):
+    """The engine could not load; the process ends after this record."""
+
+    message: str
+
+
+class Fatal(msgspec.Struct, frozen=True, tag="fatal"):
+    """A device error that nothing in this process can repair; the server ends too."""
+
+    message: str
+
+
 RequestEvent = Started | Progress | Delta | Finished | Failed
-EngineEvent = RequestEvent | Ready | LoadProgress | LogRecord
+EngineRecord = Ready | LoadProgress | LogRecord | StartFailed | Fatal
+EngineEvent = RequestEvent | EngineRecord

@@ -18,8 +18,9 @@ EventSink = Callable[[RequestEvent], None]
 class EngineHost(Protocol):
     """Submits requests to an engine and delivers their events.
 
-    Sinks are called from the host's own thread, in order, and must not block. After the engine is gone
-    every request, running, queued or new, ends with ``Failed(code="engine_unavailable")``.
+    Sinks are called from the host's own thread, in order, and must not block; ``submit`` and ``close`` may
+    call one with a ``Failed`` themselves. After the engine is gone every request, running, queued or new,
+    ends with ``Failed(code="engine_unavailable")``; after ``close`` with ``service_unavailable``.
     """
 
     @property

@@ -12,6 +12,8 @@ import msgspec
 
 from ninfer.sampling.parameters import SamplingParameters
 
+__all__ = ["CancelRequest", "Command", "GenerationRequest", "SamplingParameters", "Shutdown"]
+
 
 class GenerationRequest(msgspec.Struct, frozen=True, tag="generate"):
     """One request.
