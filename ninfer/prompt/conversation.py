@@ -43,7 +43,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn. ``reasoning`` and ``tool_calls`` belong to assistant turns, ``tool_call_id`` to tool turns."""
+    """One turn; ``reasoning`` and ``tool_calls`` belong to assistants, ``tool_call_id`` to tool results."""
 
     role: Role
     parts: tuple[Part, ...] = ()
