@@ -1,0 +1,86 @@
+"""The output of one request: what is committed, what is published and why it ends.
+
+Owns the draw's history (counts), the output session and the end of the answer. Knows nothing of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from ninfer.engine.events import Delta, FinishReason
+from ninfer.engine.requests import GenerationRequest
+from ninfer.output import OutputSession
+from ninfer.prompt.prepared import Channel
+from ninfer.sampling.distribution import Logits
+from ninfer.sampling.draw import select_token
+
+
+class Turn:
+    """Tokens are drawn, then committed; ``reason`` is None until the answer has ended.
+
+    ``prompt_tokens`` is the prompt's length, ``room`` the most tokens that may be committed, ``vocabulary``
+    the number of ids that may be drawn.
+    """
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        token_bytes: Callable[[int], bytes],
+        prompt_tokens: int,
+        room: int,
+        vocabulary: int,
+    ) -> None:
+        self._request = request
+        self._session = OutputSession(token_bytes, request.initial_channel, request.stops)
+        self._prompt_tokens = prompt_tokens
+        self._room = room
+        self._vocabulary = vocabulary
+        self._counts = np.zeros(vocabulary, dtype=np.int32)
+        self._channel: Channel = request.initial_channel
+        self._unpublished: list[int] = []
+        self.committed = 0
+        self.stop_string: str | None = None
+        self.reason: FinishReason | None = "length" if room <= 0 else None
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return self._session.reasoning_tokens
+
+    def draw(self, logits: Logits) -> int:
+        """The next token; logits [V] float32. Errors: as ``select_token``."""
+        place = self._prompt_tokens + self.committed
+        return select_token(logits[: self._vocabulary], self._request.sampling, self._counts, place)
+
+    def commit(self, token: int) -> Iterator[Delta]:
+        """Take ``token`` into the answer, find out whether it ends there, and publish what became whole."""
+        self.committed += 1
+        self._counts[token] += 1
+        if token in self._request.stop_token_ids and not self._request.ignore_stop_tokens:
+            self.reason = "stop"
+            return iter(())
+        self._unpublished.append(token)
+        step = self._session.push([token])
+        if step.stop_string is not None:
+            self.stop_string, self.reason = step.stop_string, "stop"
+        elif self.committed == self._room:
+            self.reason = "length"
+        return self._publish(step.deltas)
+
+    def cancel(self) -> None:
+        """End the answer where it is."""
+        self.reason = "cancelled"
+
+    def close(self) -> Iterator[Delta]:
+        """What the session held back, and ids whose text never came."""
+        if self.stop_string is None:
+            yield from self._publish(self._session.finish())
+        if self._unpublished:
+            yield from self._publish([(self._channel, "")])
+
+    def _publish(self, deltas: Iterable[tuple[Channel, str]]) -> Iterator[Delta]:
+        for channel, text in deltas:
+            self._channel = channel
+            ids, self._unpublished = tuple(self._unpublished), []
+            yield Delta(self._request.id, channel, text, ids)
