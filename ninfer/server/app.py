@@ -1,0 +1,85 @@
+"""Builds the Sanic application over one engine host.
+
+Owns Sanic's settings, the request id and the stop: what Sanic does by default and a server of long streams
+must not do is switched off here, each with its reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from sanic import Sanic
+from sanic.request import Request
+from sanic.response import BaseHTTPResponse
+
+from ninfer.server.errors import WireErrorHandler
+from ninfer.server.generation import Services
+from ninfer.server.routes import ROUTES, Route, doubled_routes
+from ninfer.server.transport import TransportLimits
+
+SanicApp = Sanic[Any, Any]
+
+# Sanic ends a silent request after this time; ours have their own deadlines (comments, sends, bodies).
+_NEVER_S = 30 * 24 * 3600.0
+
+
+def build_app(services: Services) -> SanicApp:
+    """The application that answers for ``services``; stopping it closes the engine host."""
+    app = Sanic(
+        f"ninfer-{uuid.uuid4().hex}",  # names must be unique in a process
+        env_prefix="",  # none: no environment variable changes a setting
+        configure_logging=False,
+        error_handler=WireErrorHandler(),
+    )
+    app.config.update(_settings(services.limits, services.max_request_bytes))
+    app.ctx.services = services
+    for route in (*ROUTES, *doubled_routes()):
+        _register(app, route)
+    app.register_middleware(_identify(services.limits.request_id_header), "response")
+    app.register_listener(_stop, "before_server_stop")
+    return app
+
+
+def _settings(limits: TransportLimits, max_request_bytes: int) -> dict[str, object]:
+    return {
+        "REQUEST_TIMEOUT": limits.header_timeout_s,
+        "RESPONSE_TIMEOUT": _NEVER_S,
+        "KEEP_ALIVE_TIMEOUT": limits.keep_alive_timeout_s,
+        "GRACEFUL_SHUTDOWN_TIMEOUT": limits.graceful_stop_s,
+        # Bodies are counted by their handlers; Sanic would also cap the head at this size.
+        "REQUEST_MAX_SIZE": max(max_request_bytes, limits.max_header_bytes),
+        "REQUEST_MAX_HEADER_SIZE": limits.max_header_bytes,
+        "ACCESS_LOG": False,
+        "MOTD": False,
+        "AUTO_EXTEND": False,  # an installed sanic-ext would add routes of its own
+        "FALLBACK_ERROR_FORMAT": "json",
+    }
+
+
+def _register(app: SanicApp, route: Route) -> None:
+    name = f"{route.method} {route.path}".translate(str.maketrans(" /{}.", "_____"))
+    app.add_route(
+        route.handler,
+        route.pattern,
+        methods=[route.method],
+        name=name,
+        stream=route.reads_body,
+        unquote=True,
+    )
+
+
+def _identify(header: str) -> Callable[[Request, BaseHTTPResponse], None]:
+    def add_request_id(request: Request, response: BaseHTTPResponse) -> None:
+        response.headers.setdefault(header, f"req_{uuid.uuid4().hex}")
+
+    return add_request_id
+
+
+async def _stop(app: SanicApp) -> None:
+    """End every request with ``service_unavailable``; their handlers answer while the server drains."""
+    services: Services = app.ctx.services
+    await asyncio.get_running_loop().run_in_executor(None, services.host.close)
+    services.workers.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,107 @@
+"""One Chat Completions body, read.
+
+Owns the top-level fields. A field that is present, known and cannot be honoured is an error; unknown ones
+are ignored, as the protocol's clients expect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ninfer import spec
+from ninfer.errors import RequestError
+from ninfer.prompt.conversation import Conversation
+from ninfer.sampling.parameters import SamplingOverrides, sampling_range
+from ninfer.server.chat.messages import read_messages
+from ninfer.server.chat.refusals import refuse_unsupported
+from ninfer.server.chat.template import read_template_options
+from ninfer.server.generation import GenerationFields
+from ninfer.server.members import Members, wrong_type
+
+_SAMPLER = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """What a chat body asks for; ``include_usage`` matters in a stream only."""
+
+    model: str
+    conversation: Conversation
+    fields: GenerationFields
+    stream: bool
+    include_usage: bool
+
+
+def read_chat_request(values: Mapping[str, Any]) -> ChatRequest:
+    """The request of a parsed body. Errors: ``RequestError`` naming the first wrong field."""
+    body = Members(values)
+    model = body.required_string("model")
+    stream = body.boolean("stream") or False
+    options = body.child("stream_options")
+    refuse_unsupported(body, stream)
+    _check_response_format(body)
+    return ChatRequest(
+        model=model,
+        conversation=Conversation(read_messages(body), options=read_template_options(body)),
+        fields=GenerationFields(
+            sampling=SamplingOverrides(**{name: _sampler_value(body, name) for name in _SAMPLER}),
+            seed=_sampler_value(body, "seed"),
+            max_tokens=_max_tokens(body),
+            stops=_stops(body),
+        ),
+        stream=stream,
+        include_usage=bool(options and options.boolean("include_usage")),
+    )
+
+
+def _sampler_value(body: Members, name: str) -> Any:
+    value = body.value(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise body.wrong_type(name, "a number")
+    problem = sampling_range(name).problem(value)
+    if problem is not None:
+        raise body.invalid(name, problem)
+    return value
+
+
+def _max_tokens(body: Members) -> int | None:
+    most = spec.document("http/chat")["limits"]["max_output_tokens"]
+    current, legacy = (body.integer(name, 0, most) for name in ("max_completion_tokens", "max_tokens"))
+    return legacy if current is None else current
+
+
+def _stops(body: Members) -> tuple[str, ...]:
+    value = body.value("stop")
+    if value is None:
+        return ()
+    stops = [value] if isinstance(value, str) else value
+    if not isinstance(stops, list):
+        raise body.wrong_type("stop", "a string or an array of strings")
+    most = spec.document("http/chat")["limits"]["max_stops"]
+    if len(stops) > most:
+        raise body.invalid("stop", f"may hold at most {most} strings, not {len(stops)}")
+    for stop in stops:
+        if not isinstance(stop, str):
+            raise wrong_type("stop", stop, "a string or an array of strings")
+        if not stop:
+            raise body.invalid("stop", "must not hold an empty string")
+    return tuple(stops)
+
+
+def _check_response_format(body: Members) -> None:
+    form = body.child("response_format")
+    if form is None:
+        return
+    kind = form.required_string("type")
+    if kind in ("json_object", "json_schema"):
+        raise RequestError(
+            "unsupported_value",
+            f"response_format {kind} is not supported: NInfer does not provide output constraints yet.",
+            "response_format",
+        )
+    if kind != "text":
+        raise form.invalid("type", "must be one of text, json_object, json_schema")

@@ -1,0 +1,111 @@
+"""The only place that turns errors into wire shapes: status, OpenAI envelope, headers.
+
+Owns the rendering; statuses and types stand in ``spec/http/errors.yaml``. Text of unforeseen exceptions is
+logged, never sent.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from sanic import HTTPResponse
+from sanic import exceptions as sanic_errors
+from sanic.handlers import ErrorHandler
+from sanic.request import Request
+
+from ninfer import spec
+from ninfer.engine.events import Failed
+from ninfer.errors import EngineError, RequestError, SpecError
+
+_log = logging.getLogger("ninfer.server")
+
+
+@dataclass(frozen=True, slots=True)
+class WireError:
+    """One error as a client sees it."""
+
+    code: str
+    message: str
+    param: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def status(self) -> int:
+        return int(_row(self.code)["status"])
+
+    def body(self) -> bytes:
+        """The OpenAI envelope."""
+        error = {
+            "message": self.message,
+            "type": _row(self.code)["type"],
+            "param": self.param,
+            "code": self.code,
+        }
+        return msgspec.json.encode({"error": error})
+
+    def response(self) -> HTTPResponse:
+        headers = dict(self.headers)
+        if "retry_after_s" in _row(self.code):
+            headers["retry-after"] = str(_row(self.code)["retry_after_s"])
+        return HTTPResponse(self.body(), status=self.status, headers=headers, content_type="application/json")
+
+
+def wire_error(error: BaseException) -> WireError:
+    """What a client is told about ``error``; an unforeseen one is logged and told as ``internal_error``."""
+    if isinstance(error, RequestError):
+        return WireError(error.code, error.message, error.param)
+    if isinstance(error, EngineError):
+        return WireError(error.code, error.message)
+    if isinstance(error, sanic_errors.SanicException):
+        return _of_sanic(error)
+    _log.error("request failed: %s", type(error).__name__, exc_info=error)
+    return WireError("internal_error", "The server failed on this request.")
+
+
+def failure(event: Failed) -> RequestError | EngineError:
+    """A failed request's event as the exception that ends its handler."""
+    if _row(event.code)["status"] < 500:
+        return RequestError(event.code, event.message, event.param)
+    return EngineError(event.code, event.message)
+
+
+class WireErrorHandler(ErrorHandler):
+    """Sanic's hook for every error before, in and after a handler."""
+
+    def default(self, request: Request, exception: Exception) -> HTTPResponse:
+        return wire_error(exception).response()
+
+
+def _of_sanic(error: sanic_errors.SanicException) -> WireError:
+    text = str(error)
+    if isinstance(error, sanic_errors.NotFound):
+        return WireError("not_found", "There is no such route.")
+    if isinstance(error, sanic_errors.MethodNotAllowed):
+        return WireError("method_not_allowed", f"{text}.", headers=dict(error.headers))
+    if isinstance(error, sanic_errors.PayloadTooLarge):
+        # Sanic has one class for both; only its text tells a large head from a large body.
+        code = "headers_too_large" if "header" in text.lower() else "request_too_large"
+        return WireError(code, f"{text}.")
+    if isinstance(error, sanic_errors.RequestTimeout):
+        return WireError("request_timeout", "The request did not arrive in time.")
+    if isinstance(error, sanic_errors.ExpectationFailed):
+        return WireError("expectation_failed", f"{text}.")
+    if isinstance(error, sanic_errors.ServiceUnavailable):
+        return WireError("service_unavailable", "The server gave up on this request.")
+    if error.status_code < 500:
+        return WireError("bad_request", "The request is not well-formed HTTP.")
+    _log.error("request failed in the HTTP layer", exc_info=error)
+    return WireError("internal_error", "The server failed on this request.")
+
+
+@functools.cache
+def _row(code: str) -> Mapping[str, Any]:
+    rows: Mapping[str, Mapping[str, Any]] = spec.document("http/errors")["errors"]
+    if code not in rows:
+        raise SpecError(f"spec/http/errors.yaml has no code {code!r}")
+    return rows[code]

@@ -1,0 +1,75 @@
+"""A request body as one JSON object, or the 400 that says what is wrong with it.
+
+Owns the bytes-to-values step for every protocol. Member order is kept. Stricter than most parsers, because
+a value silently changed here is a request silently misread: duplicate members, lone surrogates, NaN, numbers
+without a float value and anything but one object are refused.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+import jiter
+
+from ninfer.errors import RequestError
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """The body's members in received order. Errors: ``RequestError`` ``invalid_json``."""
+    if not body.strip():
+        raise _invalid("it is empty; a JSON object is expected")
+    try:
+        value = jiter.from_json(body, catch_duplicate_keys=True, allow_inf_nan=False)
+    except ValueError as error:
+        raise _invalid(str(error)) from error
+    except RecursionError as error:
+        raise _invalid("it is nested too deeply") from error
+    if not isinstance(value, dict):
+        raise _invalid(f"it is {json_type(value)}; a JSON object is expected")
+    _check_numbers(value)
+    return value
+
+
+def json_type(value: object) -> str:
+    """What ``value`` is called in JSON, with its article."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, int | float):
+        return "a number"
+    if isinstance(value, str):
+        return "a string"
+    return "an array" if isinstance(value, list) else "an object"
+
+
+def member_path(parent: str, key: str | int) -> str:
+    """The path of a member in error messages and ``param``: ``messages[0].content``."""
+    if isinstance(key, int):
+        return f"{parent}[{key}]"
+    return f"{parent}.{key}" if parent else key
+
+
+def _check_numbers(root: dict[str, Any]) -> None:
+    pending: list[tuple[str, Any]] = [("", root)]
+    while pending:
+        path, value = pending.pop()
+        if isinstance(value, dict):
+            pending.extend((member_path(path, key), item) for key, item in value.items())
+        elif isinstance(value, list):
+            pending.extend((member_path(path, index), item) for index, item in enumerate(value))
+        elif isinstance(value, int | float) and not _has_float(value):
+            raise _invalid(f"the number at {path} is out of range", path)
+
+
+def _has_float(value: float) -> bool:
+    """Whether a finite float can stand for ``value``; a larger integer fails where the two are compared."""
+    if isinstance(value, int):
+        return abs(value) <= sys.float_info.max
+    return math.isfinite(value)
+
+
+def _invalid(problem: str, param: str | None = None) -> RequestError:
+    return RequestError("invalid_json", f"The request body is not valid JSON: {problem}.", param)

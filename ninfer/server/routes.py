@@ -1,0 +1,54 @@
+"""Every route of the server: the list that the app registers and that tests hold against the OpenAPI file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+from sanic import HTTPResponse
+from sanic.request import Request
+
+from ninfer import spec
+from ninfer.server.chat.handler import chat_completions
+from ninfer.server.health import health
+from ninfer.server.models import get_model, list_models
+
+Handler = Callable[..., Coroutine[Any, Any, HTTPResponse | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One method and path. ``path`` is in OpenAPI's form; ``reads_body`` leaves the body to the handler."""
+
+    method: str
+    path: str
+    handler: Handler
+    reads_body: bool = False
+
+    @property
+    def pattern(self) -> str:
+        """The path in Sanic's form. A model id may hold slashes, as Hugging Face names do."""
+        return self.path.replace("{model_id}", "<model_id:path>")
+
+
+async def openapi_document(request: Request) -> HTTPResponse:
+    document: Any = spec.document("http/openapi")
+    return HTTPResponse(msgspec.json.encode(document), content_type="application/json")
+
+
+ROUTES = (
+    Route("GET", "/health", health),
+    Route("GET", "/openapi.json", openapi_document),
+    Route("GET", "/v1/models", list_models),
+    Route("GET", "/v1/models/{model_id}", get_model),
+    Route("POST", "/v1/chat/completions", chat_completions, reads_body=True),
+)
+
+
+def doubled_routes() -> Iterator[Route]:
+    """Each route again behind ``/v1``, for clients whose base URL already ends in it; not ``/health``."""
+    for route in ROUTES:
+        if route.path != "/health":
+            yield replace(route, path="/v1" + route.path)

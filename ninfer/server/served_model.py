@@ -1,0 +1,122 @@
+"""The model behind the public name: what the artifact says of it and how prompts are prepared for it.
+
+Owns the facts that HTTP handlers and ``ninfer`` need of an artifact. No weights are read here; the engine
+process does that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from ninfer.artifact import Artifact, WeightSummary
+from ninfer.errors import ArtifactError, OptionError, RequestError
+from ninfer.model.config import TextConfig, parse_text_config
+from ninfer.prompt import ChatTemplate, PromptPreparer, Tokenizer
+from ninfer.prompt.conversation import Conversation, TemplateOptions
+from ninfer.prompt.prepared import PreparedPrompt
+
+DEMONSTRATION_WARNING = (
+    "demonstration model: the small model that ships with NInfer; name an artifact to serve your own"
+)
+
+
+class Preparer(Protocol):
+    """Renders and tokenises conversations; safe to call from several threads."""
+
+    def prepare(self, conversation: Conversation) -> PreparedPrompt: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """One model as this process serves it. ``created`` is in Unix seconds."""
+
+    public_id: str
+    config: TextConfig
+    weights: WeightSummary
+    preparer: Preparer
+    token_domain: int
+    stop_token_ids: tuple[int, ...]
+    max_context: int
+    created: int
+    warning: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoices:
+    """What the command line says about the model; None leaves the artifact's own."""
+
+    model_id: str | None = None
+    chat_template: Path | None = None
+    max_context: int = 8192
+    template_defaults: TemplateOptions = field(default_factory=TemplateOptions)
+    demonstration: bool = False
+
+
+def open_served_model(path: Path, choices: ModelChoices) -> ServedModel:
+    """Read an artifact's directory and text resources.
+
+    Errors: ``ArtifactError``; ``OptionError`` when ``--max-context`` or ``--chat-template`` does not fit.
+    """
+    with Artifact.open(path) as artifact:
+        config = parse_text_config(artifact.directory.components["text"].config)
+        _check_context(choices.max_context, config)
+        tokenizer_config = artifact.resource("text", "tokenizer_config.json")
+        tokenizer = Tokenizer.from_resources(artifact.resource("text", "tokenizer.json"), tokenizer_config)
+        template = _template(artifact, choices.chat_template, tokenizer_config)
+        return ServedModel(
+            public_id=choices.model_id or artifact.public_name,
+            config=config,
+            weights=artifact.weight_summary(),
+            preparer=PromptPreparer(tokenizer, template, choices.template_defaults),
+            token_domain=tokenizer.vocabulary_size,
+            stop_token_ids=_stop_token_ids(artifact.resource("text", "generation_config.json")),
+            max_context=choices.max_context,
+            created=int(path.stat().st_mtime),
+            warning=DEMONSTRATION_WARNING if choices.demonstration else None,
+        )
+
+
+def require_model(model: ServedModel, name: str) -> None:
+    """Errors: ``RequestError`` ``model_not_found`` unless ``name`` is the public one."""
+    if name != model.public_id:
+        raise RequestError(
+            "model_not_found",
+            f"The model {name!r} does not exist; this server has {model.public_id!r}.",
+            "model",
+        )
+
+
+def _check_context(max_context: int, config: TextConfig) -> None:
+    if max_context > config.max_positions:
+        raise OptionError(
+            "--max-context",
+            f"{max_context} exceeds the model's native context of {config.max_positions} tokens",
+        )
+
+
+def _template(artifact: Artifact, override: Path | None, tokenizer_config: bytes) -> ChatTemplate:
+    if override is None:
+        source = artifact.resource("text", "chat_template.jinja").decode("utf-8")
+        return ChatTemplate(source, tokenizer_config)
+    try:
+        return ChatTemplate(override.read_text(encoding="utf-8"), tokenizer_config)
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError("--chat-template", f"cannot read {override}: {error}") from error
+
+
+def _stop_token_ids(generation_config: bytes) -> tuple[int, ...]:
+    """``eos_token_id`` of generation_config.json: one id or a list. Errors: ``ArtifactError``."""
+    where = "components.text generation_config.json"
+    try:
+        config: Any = json.loads(generation_config)
+    except ValueError as error:
+        raise ArtifactError(where, f"is not JSON: {error}") from error
+    value = config.get("eos_token_id") if isinstance(config, Mapping) else None
+    ids = value if isinstance(value, list) else [value]
+    if not ids or not all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in ids):
+        raise ArtifactError(f"{where} eos_token_id", "must be a token id or a list of them")
+    return tuple(ids)

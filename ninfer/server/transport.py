@@ -1,0 +1,89 @@
+"""The transport's fixed limits, and the reading of one request body under them.
+
+Owns sizes and deadlines of bytes on the wire; numbers stand in ``spec/http/transport.yaml``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from sanic.http import Http
+from sanic.request import Request
+
+from ninfer import spec
+from ninfer.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class TransportLimits:
+    """The rows of ``spec/http/transport.yaml``; seconds and bytes."""
+
+    header_timeout_s: float
+    max_header_bytes: int
+    body_idle_timeout_s: float
+    body_timeout_s: float
+    keep_alive_timeout_s: float
+    stream_comment_after_s: float
+    send_timeout_s: float
+    graceful_stop_s: float
+    listen_backlog: int
+    request_id_header: str
+    stream_comment: str
+
+
+def transport_limits() -> TransportLimits:
+    return TransportLimits(**spec.document("http/transport"))
+
+
+async def read_body(request: Request, max_bytes: int, limits: TransportLimits) -> bytes:
+    """The whole body. Errors: ``RequestError`` when it is too large, too slow or compressed.
+
+    Only for routes with ``stream=True``: Sanic reads the others itself, without a deadline of its own.
+    """
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("identity", ""):
+        raise RequestError(
+            "unsupported_encoding", f"Content-Encoding {encoding!r} is not supported; send the body as it is."
+        )
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > max_bytes:
+        raise _too_large(max_bytes)
+    try:
+        async with asyncio.timeout(limits.body_timeout_s):
+            return await _collect(request, max_bytes, limits.body_idle_timeout_s)
+    except TimeoutError:
+        _refuse_the_rest(request)
+        raise RequestError("request_timeout", "The request body did not arrive in time.") from None
+
+
+async def _collect(request: Request, max_bytes: int, idle_timeout_s: float) -> bytes:
+    body = bytearray()
+    stream = connection(request)
+    while stream.request_body:
+        async with asyncio.timeout(idle_timeout_s):
+            piece = await stream.read()
+        body += piece or b""
+        if len(body) > max_bytes:
+            _refuse_the_rest(request)
+            raise _too_large(max_bytes)
+    return bytes(body)
+
+
+def _too_large(max_bytes: int) -> RequestError:
+    return RequestError(
+        "request_too_large", f"The request body exceeds the server's limit of {max_bytes} bytes."
+    )
+
+
+def _refuse_the_rest(request: Request) -> None:
+    """Close the connection after the answer instead of reading what the client still sends."""
+    stream = connection(request)
+    stream.keep_alive = False
+    stream.request_max_size = 0
+
+
+def connection(request: Request) -> Http:
+    """The HTTP/1 state of the connection that ``request`` came on."""
+    assert isinstance(request.stream, Http)
+    return request.stream
