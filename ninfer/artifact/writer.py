@@ -28,7 +28,7 @@ from ninfer.errors import ArtifactError
 
 Progress = Callable[[int, int], None]
 
-_BLOCK_ELEMENTS = 1 << 22
+_BLOCK_ELEMENTS = 1 << 18
 
 
 class ArtifactWriter:

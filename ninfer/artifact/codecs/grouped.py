@@ -6,7 +6,6 @@ Source: spec/artifact.yaml#formats and #layouts.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 
 import numpy as np
@@ -35,7 +34,7 @@ def encode(numeric: TensorFormat, rows: F32) -> dict[str, U8]:
 def decode(numeric: TensorFormat, planes: Mapping[str, U8], rows: int, columns: int) -> F32:
     """Planes of ``rows`` whole rows → float32 [rows, columns]: f32(scale) · code."""
     groups = _groups(numeric, columns)
-    values = _code_values(numeric, planes, rows, groups)
+    values = _codes(numeric, planes, rows, groups).astype(np.float32)
     with np.errstate(invalid="ignore"):  # only words that validate() calls illegal
         values *= planes["scales"].view("<f2").reshape(rows, groups, 1).astype(np.float32)
     return values.reshape(rows, -1)[:, :columns]
@@ -76,7 +75,7 @@ def pack(numeric: TensorFormat, codes: I8, scales: F16) -> dict[str, U8]:
 def validate(numeric: TensorFormat, planes: Mapping[str, U8], rows: int, columns: int) -> str | None:
     """What is illegal in the words of these rows, naming row and group; None when all is well."""
     groups = _groups(numeric, columns)
-    codes = _code_values(numeric, planes, rows, groups)
+    codes = _codes(numeric, planes, rows, groups)
     words = planes["scales"].view("<u2").reshape(rows, groups)
     padding = np.arange(groups * numeric.group).reshape(groups, numeric.group) >= columns
     wrong = {
@@ -120,29 +119,16 @@ def _base(numeric: TensorFormat, words: U8) -> U8:
     return (low | (words[..., 1::2] << np.uint8(4))).reshape(-1)
 
 
-def _code_values(numeric: TensorFormat, planes: Mapping[str, U8], rows: int, groups: int) -> F32:
+def _codes(numeric: TensorFormat, planes: Mapping[str, U8], rows: int, groups: int) -> I8:
     shape = (rows, groups, numeric.group)
     base = planes["base"]
     if numeric.bits == 8:
-        return base.view(np.int8).reshape(shape).astype(np.float32)
-    if numeric.bits == 4:
-        return _nibble_pairs()[base].reshape(shape)
+        return base.view(np.int8).reshape(shape)
     words = np.stack([base & np.uint8(15), base >> np.uint8(4)], axis=-1).reshape(shape)
-    extra = numeric.bits - 4
-    bits = np.unpackbits(planes["high"], bitorder="little").reshape(*shape, extra)
-    for bit in range(extra):
-        words |= bits[..., bit] << np.uint8(4 + bit)
-    return _signed_values(numeric.bits)[words]
-
-
-@functools.cache
-def _nibble_pairs() -> F32:
-    words = np.arange(256)
-    nibbles = np.stack([words & 15, words >> 4], axis=-1)
-    return _signed_values(4)[nibbles]
-
-
-@functools.cache
-def _signed_values(bits: int) -> F32:
-    words = np.arange(1 << bits)
-    return np.where(words >> (bits - 1), words - (1 << bits), words).astype(np.float32)
+    if extra := numeric.bits - 4:
+        bits = np.unpackbits(planes["high"], bitorder="little").reshape(*shape, extra)
+        for bit in range(extra):
+            words |= bits[..., bit] << np.uint8(4 + bit)
+    # Two's complement of ``bits`` bits: flip the sign bit, then take its weight away.
+    sign = 1 << (numeric.bits - 1)
+    return (words ^ np.uint8(sign)).view(np.int8) - np.int8(sign)
