@@ -5,10 +5,10 @@
     python -m tools.clauses --owner spine --check  # exit 1 when one of them is unproved
 
 A test names the clauses it proves: ``@pytest.mark.clause("CHAT-001")`` when it does what the clause's
-``check`` says, ``@pytest.mark.clause_early("CHAT-001")`` when it looks at the nearest point that exists. Marks
-are read from the source (decorators, ``pytestmark``, ``marks=``) of ``tests/`` and ``conformance/``, without
-importing it. An id that no clause has, an id that is not a literal and a mark on something that no test run
-would collect are errors (exit 2).
+``check`` says, ``@pytest.mark.clause_early("CHAT-001")`` when it looks at the nearest point that exists.
+Marks are read from the source (decorators, ``pytestmark``, ``marks=``) of ``tests/`` and ``conformance/``,
+without importing it. An id that no clause has, an id that is not a literal and a mark on something that no
+test run would collect are errors (exit 2).
 """
 
 from __future__ import annotations

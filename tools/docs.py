@@ -24,8 +24,8 @@ def options_page() -> str:
     """``docs/options.md``: every option of every program, by topic."""
     parts = [
         "# Options",
-        "Made from `spec/options.yaml` by `make docs`. An option that is not available yet is refused at start-up "
-        "by name, whatever its value; nothing is ever ignored.",
+        "Made from `spec/options.yaml` by `make docs`. An option that is not available yet is refused at "
+        "start-up by name, whatever its value; nothing is ever ignored.",
     ]
     for program in programs():
         table = option_table(program)
@@ -49,8 +49,8 @@ def errors_page() -> str:
         "\n\n".join(
             (
                 "# Errors",
-                "Made from `spec/http/errors.yaml` by `make docs`. Status and type are those of the OpenAI-style "
-                "routes.",
+                "Made from `spec/http/errors.yaml` by `make docs`. Status and type are those of the "
+                "OpenAI-style routes.",
                 _table(("code", "status", "type", "when", "in use"), rows),
             )
         )

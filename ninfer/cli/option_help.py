@@ -74,15 +74,19 @@ def availability(table: OptionTable, option: Option) -> str:
     """Empty when everything about the option works, else what does not and what brings it."""
     if not option.works:
         return f"not available yet: comes with {table.owners[option.owner]}"
-    missing = [choice for choice in option.choices if not choice.works]
+    missing: dict[str, list[str]] = {}
+    for choice in option.choices:
+        if not choice.works:
+            missing.setdefault(choice.owner, []).append(choice.value)
     return "; ".join(
-        f"{choice.value} not available yet: comes with {table.owners[choice.owner]}" for choice in missing
+        f"{', '.join(values)} not available yet: comes with {table.owners[owner]}"
+        for owner, values in missing.items()
     )
 
 
 def _text(table: OptionTable, option: Option) -> str:
     facts = [values_text(option), *relations(option)]
-    if option.name not in ("--help", "--version"):
+    if option.name not in ("--help", "--version") and not option.required_unless:
         facts.append(f"default: {default_text(option)}")
     stated = "; ".join(fact for fact in facts if fact)
     missing = availability(table, option)

@@ -6,7 +6,7 @@ Owns names, ranges, defaults and dependencies as frozen values; ``ninfer/cli/par
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -221,7 +221,7 @@ def _option(row: Mapping[str, Any]) -> Option:
         help=row["help"],
         works=row["works"],
         owner=row["owner"],
-        default=() if repeatable else _frozen(row["default"]),
+        default=() if repeatable else _default(row),
         default_text=row.get("default_text"),
         default_cases=tuple(_default_case(case) for case in row.get("default_cases", ())),
         minimum=bounds.get("minimum"),
@@ -242,11 +242,25 @@ def _option(row: Mapping[str, Any]) -> Option:
 
 
 def _bounds(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    if "range_of" not in row:
-        bounds: Mapping[str, Any] = row.get("range", {})
-        return bounds
-    ranges: Mapping[str, Mapping[str, Any]] = document("sampling")["ranges"]
-    return ranges[row["range_of"]]
+    if "range_of" in row:
+        ranges: Mapping[str, Mapping[str, Any]] = document("sampling")["ranges"]
+        return ranges[row["range_of"]]
+    bounds: Mapping[str, Any] = row.get("range", {})
+    if "maximum_of" in bounds:
+        return {**bounds, "maximum": _elsewhere(bounds["maximum_of"])}
+    return bounds
+
+
+def _default(row: Mapping[str, Any]) -> Any:
+    return _elsewhere(row["default_of"]) if "default_of" in row else _frozen(row["default"])
+
+
+def _elsewhere(path: Sequence[str]) -> Any:
+    """The value at ``[document, member, …]``."""
+    value = document(path[0])
+    for member in path[1:]:
+        value = value[member]
+    return value
 
 
 def _frozen(value: Any) -> Any:
