@@ -6,11 +6,9 @@ logged, never sent.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 from sanic import HTTPResponse
@@ -18,9 +16,9 @@ from sanic import exceptions as sanic_errors
 from sanic.handlers import ErrorHandler
 from sanic.request import Request
 
-from ninfer import spec
 from ninfer.engine.events import Failed
-from ninfer.errors import EngineError, RequestError, SpecError
+from ninfer.errors import EngineError, RequestError
+from ninfer.spec.errors import error_row
 
 _log = logging.getLogger("ninfer.server")
 
@@ -36,13 +34,13 @@ class WireError:
 
     @property
     def status(self) -> int:
-        return int(_row(self.code)["status"])
+        return error_row(self.code).status
 
     def body(self) -> bytes:
         """The OpenAI envelope."""
         error = {
             "message": self.message,
-            "type": _row(self.code)["type"],
+            "type": error_row(self.code).type,
             "param": self.param,
             "code": self.code,
         }
@@ -50,8 +48,8 @@ class WireError:
 
     def response(self) -> HTTPResponse:
         headers = dict(self.headers)
-        if "retry_after_s" in _row(self.code):
-            headers["retry-after"] = str(_row(self.code)["retry_after_s"])
+        if (seconds := error_row(self.code).retry_after_s) is not None:
+            headers["retry-after"] = str(seconds)
         return HTTPResponse(self.body(), status=self.status, headers=headers, content_type="application/json")
 
 
@@ -69,7 +67,7 @@ def wire_error(error: BaseException) -> WireError:
 
 def failure(event: Failed) -> RequestError | EngineError:
     """A failed request's event as the exception that ends its handler."""
-    if _row(event.code)["status"] < 500:
+    if error_row(event.code).status < 500:
         return RequestError(event.code, event.message, event.param)
     return EngineError(event.code, event.message)
 
@@ -101,11 +99,3 @@ def _of_sanic(error: sanic_errors.SanicException) -> WireError:
         return WireError("bad_request", "The request is not well-formed HTTP.")
     _log.error("request failed in the HTTP layer", exc_info=error)
     return WireError("internal_error", "The server failed on this request.")
-
-
-@functools.cache
-def _row(code: str) -> Mapping[str, Any]:
-    rows: Mapping[str, Mapping[str, Any]] = spec.document("http/errors")["errors"]
-    if code not in rows:
-        raise SpecError(f"spec/http/errors.yaml has no code {code!r}")
-    return rows[code]

@@ -24,7 +24,7 @@ from ninfer.server import log
 from ninfer.server.listen import bind, url
 
 if TYPE_CHECKING:
-    from ninfer.server.generation import GenerationDefaults, Services
+    from ninfer.server.generation import Services
     from ninfer.server.served_model import ServedModel
     from ninfer.server.transport import TransportLimits
 
@@ -136,32 +136,14 @@ def _services(
 ) -> Services:
     from ninfer.server.generation import Services
     from ninfer.server.outstanding import Outstanding
+    from ninfer.server.resolution import generation_defaults
 
     return Services(
         model=model,
-        defaults=_defaults(options),
+        defaults=generation_defaults(options, options["default_max_tokens"]),
         host=host,
         outstanding=Outstanding(options["max_concurrency"] + options["max_pending_requests"]),
         workers=ThreadPoolExecutor(_PREPARATION_THREADS, thread_name_prefix="ninfer-prepare"),
         limits=limits,
         max_request_bytes=options["max_request_mib"] * 2**20,
-    )
-
-
-def _defaults(options: Mapping[str, Any]) -> GenerationDefaults:
-    from ninfer.sampling.parameters import SamplingOverrides
-    from ninfer.server.generation import GenerationDefaults
-
-    return GenerationDefaults(
-        max_tokens=options["default_max_tokens"],
-        sampling=SamplingOverrides(
-            temperature=options["temperature"],
-            top_p=options["top_p"],
-            top_k=options["top_k"],
-            min_p=options["min_p"],
-            presence_penalty=options["presence_penalty"],
-            frequency_penalty=options["frequency_penalty"],
-        ),
-        seed=options["seed"],
-        greedy=options["greedy"],
     )

@@ -20,8 +20,9 @@ from ninfer.server.chat.answers import ChatIdentity, StreamedAnswer, WholeAnswer
 from ninfer.server.chat.request import ChatRequest, read_chat_request
 from ninfer.server.errors import failure, wire_error
 from ninfer.server.event_stream import EventStream
-from ninfer.server.generation import Services, resolve
+from ninfer.server.generation import Services
 from ninfer.server.json_body import parse_object
+from ninfer.server.resolution import resolve
 from ninfer.server.served_model import require_model
 from ninfer.server.sse import SseWriter
 from ninfer.server.transport import read_body

@@ -17,8 +17,8 @@ from ninfer.sampling.parameters import SamplingOverrides, sampling_range
 from ninfer.server.chat.messages import read_messages
 from ninfer.server.chat.refusals import refuse_unsupported
 from ninfer.server.chat.template import read_template_options
-from ninfer.server.generation import GenerationFields
 from ninfer.server.members import Members, wrong_type
+from ninfer.server.resolution import GenerationFields
 
 _SAMPLER = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty")
 

@@ -1,0 +1,19 @@
+"""``ninfer-bench``: measures prefill and decode speed. Its work has not landed; help and version have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ninfer.cli.parser import run
+from ninfer.errors import OptionError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The console script; the exit status."""
+    return run("ninfer-bench", argv, measure)
+
+
+def measure(options: Mapping[str, Any]) -> int:
+    """Errors: ``OptionError`` always, until there is a fast engine to measure."""
+    raise OptionError("ninfer-bench", "not available yet: it comes with the fast engine")

@@ -1,0 +1,84 @@
+"""How a prepared prompt and the fields of a request become what an engine is asked.
+
+Owns the merge with the process's own values and the context bound. The HTTP protocols and ``ninfer`` share
+it; it imports no web framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from ninfer.engine.requests import GenerationRequest
+from ninfer.errors import RequestError
+from ninfer.model.presets import preset
+from ninfer.prompt.prepared import PreparedPrompt
+from ninfer.sampling.parameters import SamplingOverrides
+from ninfer.sampling.resolve import random_seed, resolve_sampling
+from ninfer.server.served_model import ServedModel
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationFields:
+    """What a request says about its generation; None leaves the server's own value."""
+
+    sampling: SamplingOverrides = field(default_factory=SamplingOverrides)
+    seed: int | None = None
+    max_tokens: int | None = None
+    stops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationDefaults:
+    """What the process says where a request does not (``--temperature`` … ``--seed``, ``--greedy``)."""
+
+    max_tokens: int
+    sampling: SamplingOverrides = field(default_factory=SamplingOverrides)
+    seed: int | None = None
+    greedy: bool = False
+
+
+def generation_defaults(options: Mapping[str, Any], max_tokens: int) -> GenerationDefaults:
+    """The sampling options of ``ninfer-serve`` and ``ninfer``, and an output limit."""
+    sampling = SamplingOverrides(**{entry.name: options[entry.name] for entry in fields(SamplingOverrides)})
+    return GenerationDefaults(max_tokens, sampling, options["seed"], options["greedy"])
+
+
+def resolve(
+    model: ServedModel,
+    defaults: GenerationDefaults,
+    request_id: str,
+    prompt: PreparedPrompt,
+    request: GenerationFields,
+    fresh_seed: Callable[[], int] = random_seed,
+) -> GenerationRequest:
+    """The complete request for an engine.
+
+    Errors: ``RequestError`` ``context_length_exceeded`` when the prompt alone exceeds the context.
+    """
+    room = model.max_context - prompt.token_count
+    if room < 0:
+        raise RequestError(
+            "context_length_exceeded",
+            f"This server's context is {model.max_context} tokens, but the prompt has {prompt.token_count}.",
+            "messages",
+        )
+    wanted = defaults.max_tokens if request.max_tokens is None else request.max_tokens
+    return GenerationRequest(
+        id=request_id,
+        tokens=prompt.tokens.astype("<i4", copy=False).tobytes(),
+        positions=b"",
+        initial_channel=prompt.initial_channel,
+        sampling=resolve_sampling(
+            preset(model.config, prompt.thinking),
+            defaults.sampling,
+            request.sampling,
+            defaults.greedy,
+            defaults.seed if request.seed is None else request.seed,
+            fresh_seed,
+        ),
+        max_tokens=min(wanted, room),
+        stop_token_ids=model.stop_token_ids,
+        stops=request.stops,
+    )

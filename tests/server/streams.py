@@ -1,0 +1,74 @@
+"""Reads server-sent event streams and holds them against ``spec/http/streams.yaml``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ninfer import spec
+
+Payload = Mapping[str, Any] | str
+
+
+def payloads(body: bytes) -> list[Payload]:
+    """The data of each event: parsed JSON or the literal ``[DONE]``; comments are left out."""
+    return [data if data == "[DONE]" else json.loads(data) for data in event_data(body)]
+
+
+def event_data(body: bytes) -> Iterator[str]:
+    """The data lines of a stream that must consist of whole unnamed events and comments only."""
+    text = body.decode("utf-8")
+    assert text.endswith("\n\n"), f"the stream ends inside an event: {text[-40:]!r}"
+    for block in text.removesuffix("\n\n").split("\n\n"):
+        if block.startswith(": "):
+            assert block == ": " + spec.document("http/transport")["stream_comment"]
+            continue
+        assert block.startswith("data: "), block
+        assert "\n" not in block
+        yield block.removeprefix("data: ")
+
+
+def chat_events(stream: Sequence[Payload]) -> list[str]:
+    """The names that ``streams.yaml`` gives the payloads of a chat stream."""
+    return [_chat_event(payload) for payload in stream]
+
+
+def check_order(protocol: str, events: Sequence[str]) -> None:
+    """Fails unless ``events`` is a path through the protocol's table from its start to an end."""
+    table = spec.document("http/streams")[protocol]
+    state = table["start"]
+    for index, event in enumerate(events):
+        allowed = table["transitions"][state]
+        assert event in allowed, f"{event} after {events[:index]} in state {state}"
+        state = allowed[event]
+    assert state in table["end"], f"the stream stops in state {state}: {events}"
+
+
+def text_of(stream: Sequence[Payload], member: str = "content") -> str:
+    """All deltas of one member, joined."""
+    choices = [
+        choice for chunk in stream if isinstance(chunk, Mapping) for choice in chunk.get("choices", ())
+    ]
+    return "".join(choice["delta"].get(member) or "" for choice in choices)
+
+
+def _chat_event(payload: Payload) -> str:
+    if payload == "[DONE]":
+        return "done"
+    assert isinstance(payload, Mapping)
+    if "error" in payload:
+        return "error"
+    if not payload["choices"]:
+        assert payload["usage"] is not None
+        return "usage"
+    (choice,) = payload["choices"]
+    if choice["finish_reason"] is not None:
+        assert choice["delta"] == {}
+        return "finish"
+    delta = choice["delta"]
+    if "role" in delta:
+        return "role"
+    (member,) = delta
+    assert delta[member] != ""
+    return {"reasoning_content": "reasoning", "content": "content"}[member]
