@@ -71,7 +71,7 @@ def parse_table(table: OptionTable, argv: Sequence[str]) -> ParsedOptions:
         value = True if raw is None else parse_value(option, raw, table.owners)
         _store(given, option, value)
     if not table.works:
-        raise OptionError(table.program, f"not available yet: it comes with {table.owners[table.owner]}")
+        raise OptionError("this program", f"not available yet: it comes with {table.owners[table.owner]}")
     _check_presence(table, given)
     values = _with_defaults(table, given)
     options = [option for option in table.options if option.key in given]

@@ -1,0 +1,19 @@
+"""Option tables as they will be: relations and ranges are judged before the options work."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ninfer.spec.options import OptionTable, option_table
+
+
+def all_working(program: str) -> OptionTable:
+    """The table as it will be when every option works: ranges and relations are judged already."""
+    table = option_table(program)
+    options = tuple(
+        dataclasses.replace(
+            row, works=True, choices=tuple(dataclasses.replace(choice, works=True) for choice in row.choices)
+        )
+        for row in table.options
+    )
+    return dataclasses.replace(table, works=True, options=options)

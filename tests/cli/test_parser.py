@@ -1,0 +1,396 @@
+"""argv → options: every value type, every relation between options, help, and one-line errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ninfer
+from ninfer.cli.parser import ParsedOptions, check_environment, parse, parse_table, run
+from ninfer.errors import ArtifactError, OptionError
+from ninfer.spec.options import Option, OptionTable, option_table, programs
+from tests.cli.tables import all_working
+
+
+def parse_all(argv: str | Sequence[str], program: str = "ninfer-serve") -> ParsedOptions:
+    return parse_table(all_working(program), argv.split() if isinstance(argv, str) else argv)
+
+
+def refusal(argv: str | Sequence[str], program: str = "ninfer-serve") -> OptionError:
+    with pytest.raises(OptionError) as refused:
+        parse_all(argv, program)
+    return refused.value
+
+
+# ---------------------------------------------------------------- reading argv
+
+
+def test_nothing_given_means_the_defaults() -> None:
+    options = parse("ninfer-serve", [])
+    assert options.explicit == frozenset()
+    assert (options["artifact"], options["host"], options["port"]) == (None, "127.0.0.1", 8080)
+    assert (options["engine"], options["greedy"], options["temperature"]) == ("reference", False, None)
+
+
+def test_values_follow_or_are_joined() -> None:
+    argv = ["m.ninfer", "--port=9001", "--host", "0.0.0.0", "--top-k", "0", "--greedy", "--temperature=0.25"]
+    options = parse("ninfer-serve", argv)
+    assert options.explicit == {"artifact", "port", "host", "top_k", "greedy", "temperature"}
+    assert [options[key] for key in ("artifact", "port", "host", "top_k", "greedy", "temperature")] == [
+        "m.ninfer", 9001, "0.0.0.0", 0, True, 0.25,
+    ]  # fmt: skip
+
+
+def test_negative_numbers_are_values() -> None:
+    options = parse("ninfer-serve", ["--seed", "-3", "--presence-penalty", "-1.5"])
+    assert (options["seed"], options["presence_penalty"]) == (-3, -1.5)
+
+
+def test_repeatable_options_keep_their_order() -> None:
+    options = parse("ninfer", ["--prompt", "hi", "--stop", "b", "--stop", "a", "--stop=b"])
+    assert options["stop"] == ("b", "a", "b")
+    options = parse(
+        "ninfer-convert", ["in", "out", "--recipe=q8", "--metadata", "a=1", "--metadata", "b=x=y"]
+    )
+    assert options["metadata"] == (("a", "1"), ("b", "x=y"))
+
+
+def test_a_double_dash_ends_the_options() -> None:
+    options = parse("ninfer-convert", ["--recipe", "q4", "--", "--in", "-out"])
+    assert (options["checkpoint"], options["out"]) == ("--in", "-out")
+
+
+def test_text_that_looks_like_an_option_is_joined() -> None:
+    assert parse("ninfer", ["--prompt=--greedy"])["prompt"] == "--greedy"
+    with pytest.raises(OptionError, match="--prompt=--greedy"):
+        parse("ninfer", ["--prompt", "--greedy"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--max-contxt", "4096"], "--max-contxt: unknown option; did you mean --max-context?"),
+        (["--zzzzzz"], "--zzzzzz: unknown option; see ninfer-serve --help"),
+        (["--max-new", "3"], "--max-new: is an option of ninfer, not of ninfer-serve"),
+        (["a", "b"], "'b': unexpected argument; usage: ninfer-serve [ARTIFACT] [OPTION]..."),
+        (["--port"], "--port: needs a value (N)"),
+        (["--port", "--greedy"], "--port: needs a value (N); one that starts with dashes as --port=--greedy"),
+        (["--greedy=yes"], "--greedy: takes no value"),
+        (["--port", "1", "--port", "2"], "--port: given twice"),
+        (["--port", "eighty"], "--port: 'eighty' is not an integer of 0..65535"),
+        (["--port", "65536"], "--port: '65536' is not an integer of 0..65535"),
+        (["--port", "1_000"], "--port: '1_000' is not an integer of 0..65535"),
+        (["--port", "٣"], "--port: '٣' is not an integer of 0..65535"),
+        (["--port", "1" * 5000], f"--port: '{'1' * 60}…' is not an integer of 0..65535"),
+        (["--max-context", "63"], "--max-context: '63' is not an integer of 64..the model's native context"),
+        (["--temperature", "inf"], "--temperature: 'inf' is not a finite number of 0..2"),
+        (["--temperature", "1e999"], "--temperature: '1e999' is not a finite number of 0..2"),
+        (["--temperature", "2.1"], "--temperature: '2.1' is not a number of 0..2"),
+        (["--log-level", "verbose"],
+         "--log-level: 'verbose' is not one of trace, debug, info, warning, error, critical, off"),
+        (["--host="], "--host: must not be empty"),
+        (["--chat-template", ""], "--chat-template: must name a path"),
+        (["--model-id", "a\udc80"], "--model-id: is not valid UTF-8"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(argv: list[str], message: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        parse("ninfer-serve", argv)
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(
+    ("program", "argv", "message"),
+    [
+        ("ninfer", "", "--prompt: exactly one of --prompt and --messages is needed"),
+        ("ninfer", "--prompt a --messages f", "--prompt: cannot be combined with --messages"),
+        ("ninfer", "--prompt a --no-thinking --reasoning-effort low",
+         "--no-thinking: cannot be combined with --reasoning-effort"),
+        ("ninfer-convert", "in", "OUT: is needed; usage: ninfer-convert CHECKPOINT OUT [OPTION]..."),
+        ("ninfer-convert", "in out", "--recipe: is needed; usage: ninfer-convert CHECKPOINT OUT [OPTION]..."),
+        ("ninfer-convert", "--inspect f in", "CHECKPOINT: cannot be combined with --inspect"),
+        ("ninfer-convert", "in out --recipe fp8",
+         "--recipe: fp8 is not available yet: it comes with more weight formats and sources"),
+        ("ninfer-convert", "in out --recipe q8 --metadata a", "--metadata: 'a' is not of the form KEY=VALUE"),
+        ("ninfer-convert", "in out --recipe q8 --metadata a=1 --metadata a=2", "--metadata: names a twice"),
+        ("ninfer-bench", "", "this program: not available yet: it comes with the fast engine on CPU"),
+    ],
+)  # fmt: skip
+def test_what_a_program_needs(program: str, argv: str, message: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        parse(program, argv.split())
+    assert str(refused.value) == message
+
+
+def test_effort_none_goes_with_no_thinking() -> None:
+    options = parse("ninfer", ["--prompt", "a", "--no-thinking", "--reasoning-effort", "none"])
+    assert options["reasoning_effort"] == "none"
+
+
+def test_convert_modes() -> None:
+    assert parse("ninfer-convert", ["--inspect", "f"])["inspect"] == "f"
+    assert parse("ninfer-convert", ["in", "out", "--verify", "4"])["verify"] == 4
+
+
+# ---------------------------------------------------------------- what does not work yet
+
+
+def default_argv(option: Option) -> list[str]:
+    """The option with its own default, or any value where it has none."""
+    if option.type == "flag":
+        return [option.name]
+    samples = {"key_value": "a=b", "pair_list": "1,1", "tree_nodes": "auto", "string": "x", "file": "x"}
+    default = option.choices[0].value if option.choices else samples.get(option.type, "7")
+    if isinstance(option.default, bool):
+        default = "on" if option.default else "off"
+    elif option.default not in (None, ()):
+        default = str(option.default[0] if isinstance(option.default, tuple) else option.default)
+    return [default] if option.positional else [option.name, default]
+
+
+@pytest.mark.parametrize("program", programs())
+def test_an_option_that_does_not_work_is_refused_by_name_even_at_its_default(program: str) -> None:
+    table = option_table(program)
+    missing = [option for option in table.options if not option.works]
+    assert missing
+    for option in missing:
+        with pytest.raises(OptionError) as refused:
+            parse(program, default_argv(option))
+        owner = table.owners[option.owner]
+        assert str(refused.value) == f"{option.name}: not available yet: it comes with {owner}"
+
+
+def test_a_choice_that_does_not_work_is_refused_by_name() -> None:
+    with pytest.raises(OptionError) as refused:
+        parse("ninfer-serve", ["--engine", "fast"])
+    assert str(refused.value) == "--engine: fast is not available yet: it comes with the fast engine on CPU"
+    assert parse("ninfer-serve", ["--engine", "reference"])["engine"] == "reference"
+
+
+# ---------------------------------------------------------------- relations, as they hold once all works
+
+
+@pytest.mark.parametrize(
+    ("argv", "option"),
+    [
+        ("--kv-capacity 8192 --vram-headroom-mib 512", "--vram-headroom-mib"),
+        ("--no-prefix-reuse --vram-headroom-mib 512", "--vram-headroom-mib"),
+        ("--kv-capacity banana", "--kv-capacity"),
+        ("--max-concurrency 0", "--max-concurrency"),
+        ("--max-concurrency 9", "--max-concurrency"),
+        ("--use-original-int8-prefill-kernel", "--use-original-int8-prefill-kernel"),
+        ("--use-original-int8-prefill-kernel --kv-dtype fp8", "--use-original-int8-prefill-kernel"),
+        ("--use-original-nvfp4-prefill-kernel --kv-dtype int8", "--use-original-nvfp4-prefill-kernel"),
+        ("--prefill-8bit-pv --no-prefill-8bit-pv", "--no-prefill-8bit-pv"),
+        ("--request-log-max-mib 1", "--request-log-max-mib"),
+        ("--request-log-jsonl f --request-log-keep 2", "--request-log-keep"),
+        ("--request-log-jsonl f --request-log-max-mib 1 --request-log-keep 1001", "--request-log-keep"),
+        ("--spec eagle", "--spec"),
+        ("--draft-tokens 3", "--draft-tokens"),
+        ("--spec mtp --draft-tokens 0", "--draft-tokens"),
+        ("--spec mtp --draft-tokens 16", "--draft-tokens"),
+        ("--lm-head-draft", "--lm-head-draft"),
+        ("--spec dflash --adaptive-mtp", "--adaptive-mtp"),
+        ("--spec dflash --lookup-ngram 3", "--lookup-ngram"),
+        ("--ngram-draft-tokens 5", "--ngram-draft-tokens"),
+        ("--spec mtp --ngram-draft-tokens 64", "--ngram-draft-tokens"),
+        ("--spec mtp --max-concurrency 2 --ngram-draft-tokens 16", "--ngram-draft-tokens"),
+        ("--spec mtp --ngram-min-match 3", "--ngram-min-match"),
+        ("--ngram-archive-mib 512", "--ngram-archive-mib"),
+        ("--spec mtp --ngram-draft-tokens 0 --ngram-archive-mib 512", "--ngram-archive-mib"),
+        ("--spec mtp --ngram-native-sessions", "--ngram-native-sessions"),
+        ("--spec mtp --draft-tree-nodes auto", "--draft-tree-nodes"),
+        ("--spec dflash2 --draft-tree-nodes 33", "--draft-tree-nodes"),
+        ("--spec dflash2 --draft-tree-nodes 9,9,9,9,9,9,9,9,9", "--draft-tree-nodes"),
+        ("--draft-tree-paths 9", "--draft-tree-paths"),
+        ("--vision-offload on", "--vision-offload"),
+        ("--vision-offload maybe", "--vision-offload"),
+        ("--host-context-mib 0.3", "--host-context-mib"),
+        ("--host-context-mib -1", "--host-context-mib"),
+        ("--host-context-mib 0 --prefix-cache-file f", "--prefix-cache-file"),
+        ("--device-state-slots 2", "--device-state-slots"),
+        ("--device-snapshot-slots 65", "--device-snapshot-slots"),
+        ("--rope-yarn-factor 4.01", "--rope-yarn-factor"),
+        ("--rope-yarn-factor nan", "--rope-yarn-factor"),
+    ],
+)
+def test_refused_combinations_name_the_option(argv: str, option: str) -> None:
+    assert refusal(argv).option == option
+
+
+@pytest.mark.parametrize("cache", ["--no-prefix-reuse", "--use-original-prefix-caching"])
+@pytest.mark.parametrize(
+    "hybrid",
+    ["--device-snapshot-slots 2", "--cache-taps-per-request 4", "--cache-tap-ladder 4096",
+     "--cache-tap-min-gap 1024", "--prefix-cache-file f"],
+)  # fmt: skip
+def test_hybrid_options_are_refused_without_the_hybrid_cache(cache: str, hybrid: str) -> None:
+    error = refusal(f"{hybrid} {cache}")
+    assert error.option == hybrid.split()[0]
+    assert cache in str(error)
+
+
+@pytest.mark.parametrize(
+    ("argv", "key", "value"),
+    [
+        ("", "kv_capacity", "auto"),
+        ("--no-prefix-reuse --max-context 4096", "kv_capacity", 4096),
+        ("--use-original-prefix-caching --max-context 4096", "kv_capacity", 4096),
+        ("--no-prefix-reuse --kv-capacity auto --vram-headroom-mib 0", "vram_headroom_mib", 0),
+        ("--vram-headroom-mib 512", "vram_headroom_mib", 512),
+        ("--spec mtp", "ngram_draft_tokens", 15),
+        ("", "ngram_draft_tokens", 0),
+        ("--spec mtp --ngram-draft-tokens 0", "ngram_draft_tokens", 0),
+        ("--spec mtp --ngram-draft-tokens 63", "ngram_draft_tokens", 63),
+        ("--spec mtp --max-concurrency 2", "ngram_draft_tokens", 15),
+        ("--ngram-draft-tokens 0", "ngram_draft_tokens", 0),
+        ("--spec mtp --ngram-archive-mib 512 --ngram-native-sessions", "ngram_native_sessions", True),
+        ("--ngram-archive-mib 0", "ngram_archive_mib", 0),
+        ("--ngram-session-mib 64", "ngram_session_mib", 64),
+        ("--lookup-ngram 0", "lookup_ngram", 0),
+        ("--spec dflash2 --draft-tree-nodes 12,9,0", "draft_tree_nodes", (12, 9, 0)),
+        ("--spec dflash2 --draft-tree-nodes auto", "draft_tree_nodes", "auto"),
+        ("--vision-offload off", "vision_offload", False),
+        ("--vision --vision-offload on", "vision_offload", True),
+        ("--host-context-mib 0.5", "host_context_bytes", 524288),
+        ("--host-context-mib 1024.5", "host_context_bytes", 1074266112),
+        ("--host-context-mib 0", "host_context_bytes", 0),
+        ("--prefix-cache-file f", "host_context_bytes", None),
+        ("--no-prefix-reuse --host-context-mib 256 --device-state-slots 2", "device_state_slots", 2),
+        ("--kv-dtype int8 --use-original-int8-prefill-kernel", "use_original_int8_prefill_kernel", True),
+        ("--request-log-jsonl f --request-log-max-mib 1 --request-log-keep 0", "request_log_keep", 0),
+        ("--port 0", "port", 0),
+    ],
+)
+def test_accepted_combinations(argv: str, key: str, value: Any) -> None:
+    assert parse_all(argv)[key] == value
+
+
+def test_the_example_of_the_contract_is_accepted() -> None:
+    parse_all(
+        "m.ninfer --host 127.0.0.1 --port 8080 --max-context 240000 --max-concurrency 2 --kv-dtype fp8 "
+        "--host-context-mib 8192 --spec mtp --draft-tokens 3 --lm-head-draft --preserve-thinking"
+    )
+
+
+def test_bench_lists() -> None:
+    options = parse_all("m -p 512,1024 -n 16 -pg 512,128;64,8 -o json", "ninfer-bench")
+    assert options["prompt_tokens"] == (512, 1024)
+    assert options["prompt_and_generated_tokens"] == ((512, 128), (64, 8))
+    assert refusal("-pg 1,2,3", "ninfer-bench").option == "-pg"
+    assert refusal("-p 0", "ninfer-bench").option == "-p"
+    assert (
+        refusal("--concurrency 2 --spec mtp --ngram-draft-tokens 16", "ninfer-bench").option
+        == "--ngram-draft-tokens"
+    )
+
+
+def test_terminal_kv_capacity_follows_the_context() -> None:
+    assert parse_all("--prompt a", "ninfer")["kv_capacity"] == 2048
+    assert refusal("--prompt a --vram-headroom-mib 0", "ninfer").option == "--vram-headroom-mib"
+
+
+def test_a_secret_is_not_repeated() -> None:
+    assert "hunter2" not in str(refusal(["--api-key", "hunter2", "--api-key", "hunter2"]))
+    assert "hunter2" not in repr(parse_all(["--api-key", "hunter2"]))
+
+
+# ---------------------------------------------------------------- any words
+
+
+_WORDS = st.one_of(
+    st.sampled_from(
+        [name for p in programs() for row in option_table(p).options for name in (row.name, *row.aliases)]
+    ),
+    st.text(max_size=6),
+    st.sampled_from(["-", "--", "0", "-1", "1.5", "auto", "on", "a=b", "--port=1", "--=", "nan"]),
+)
+
+
+@given(st.sampled_from(programs()), st.lists(_WORDS, max_size=6), st.booleans())
+def test_any_words_are_options_or_a_one_line_error(program: str, words: list[str], whole: bool) -> None:
+    table = all_working(program) if whole else option_table(program)
+    outcome = outcome_of(table, words)
+    if isinstance(outcome, OptionError):
+        assert str(outcome).startswith(outcome.option)
+    elif isinstance(outcome, SystemExit):
+        assert outcome.code == 0
+    else:
+        assert set(outcome) == {row.key for row in table.options}
+        assert outcome.explicit <= set(outcome)
+
+
+def outcome_of(table: OptionTable, words: list[str]) -> ParsedOptions | OptionError | SystemExit:
+    try:
+        return parse_table(table, words)
+    except (OptionError, SystemExit) as outcome:
+        return outcome
+
+
+# ---------------------------------------------------------------- version, exit status, environment
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        parse("ninfer", ["--version"])
+    assert leaving.value.code == 0
+    assert capsys.readouterr().out == f"ninfer {ninfer.__version__}\n"
+
+
+def test_help_comes_before_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    for program in programs():
+        with pytest.raises(SystemExit):
+            parse(program, ["-h"])
+        assert capsys.readouterr().out.startswith(f"Usage: {program} ")
+
+
+def test_run_returns_what_main_returns() -> None:
+    assert run("ninfer-serve", ["--port", "9"], lambda options: options["port"]) == 9
+
+
+def test_run_reports_a_wrong_option_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def main(options: ParsedOptions) -> int:
+        raise AssertionError("a wrong option must not start the program")
+
+    assert run("ninfer-serve", ["--host", "a", "--port", "no\nnumber"], main) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == "ninfer-serve: --port: 'no\\nnumber' is not an integer of 0..65535\n"
+
+
+def test_run_reports_other_errors_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(options: ParsedOptions) -> int:
+        raise ArtifactError("byte 0", "wrong magic\nof two lines")
+
+    assert run("ninfer-serve", [], refuse) == 1
+    assert capsys.readouterr().err == "ninfer-serve: byte 0: wrong magic of two lines\n"
+
+    def mismatch(options: ParsedOptions) -> int:
+        raise OptionError("--chat-template", "no such file")
+
+    assert run("ninfer-serve", [], mismatch) == 2
+
+
+def test_environment_values_are_checked() -> None:
+    for value in ("spin", "blocking", "yield", "auto"):
+        check_environment("ninfer-serve", {"NINFER_CUDA_SYNC": value})
+    check_environment("ninfer-convert", {"NINFER_CUDA_SYNC": "anything"})
+    for value in ("", "Spin", "poll"):
+        with pytest.raises(
+            OptionError, match=r"NINFER_CUDA_SYNC: .* is not one of spin, blocking, yield, auto"
+        ):
+            check_environment("ninfer", {"NINFER_CUDA_SYNC": value})
+
+
+def test_options_are_a_read_only_mapping() -> None:
+    options = parse("ninfer-serve", [])
+    assert len(options) == len(option_table("ninfer-serve").options)
+    assert options.program == "ninfer-serve"
+    with pytest.raises(KeyError):
+        options["no_such_key"]
+    with pytest.raises(TypeError):
+        options["port"] = 1  # type: ignore[index]
