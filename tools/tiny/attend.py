@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,8 +18,7 @@ from torch import Tensor
 Attend = Callable[[Tensor, Tensor, Tensor, "Layout"], Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """Where documents begin in a batch of packed rows.
 
     ``starts`` [B, T] bool: first token of a document (always at column 0). ``mask`` [B, 1, T, T] bool and
@@ -87,9 +86,16 @@ def _flash(
 
 
 @_flash.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, longest: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _(
+    q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, longest: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     lse = q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
-    return torch.empty_like(q), lse, q.new_empty((2,), dtype=torch.uint64), q.new_empty((), dtype=torch.uint64)
+    return (
+        torch.empty_like(q),
+        lse,
+        q.new_empty((2,), dtype=torch.uint64),
+        q.new_empty((), dtype=torch.uint64),
+    )
 
 
 @torch.library.custom_op("ninfer_tiny::flash_documents_backward", mutates_args=())

@@ -106,7 +106,9 @@ class TinyModel:
 
     def _layer(self, prefix: str) -> dict[str, Tensor]:
         start = len(prefix)
-        return {n[start:].removesuffix(".weight"): p for n, p in self.parameters.items() if n.startswith(prefix)}
+        return {
+            n[start:].removesuffix(".weight"): p for n, p in self.parameters.items() if n.startswith(prefix)
+        }
 
 
 def document_ages(starts: Tensor, taps: int) -> Tensor:
@@ -212,7 +214,9 @@ def _rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], -1)
 
 
-def _draft_input(hidden: Tensor, embedded: Tensor, w: dict[str, Tensor], eps: float, act: torch.dtype) -> Tensor:
+def _draft_input(
+    hidden: Tensor, embedded: Tensor, w: dict[str, Tensor], eps: float, act: torch.dtype
+) -> Tensor:
     """MTP stem: the embedding of the next token first, then the hidden state. The last column has no next."""
     following = F.pad(embedded, (0, 0, 0, 1))[:, 1:]
     e = _norm(following, w["pre_fc_norm_embedding"], eps)
