@@ -115,6 +115,8 @@ def test_what_is_wrong_is_named(argv: list[str], message: str) -> None:
         ("ninfer-convert", "--inspect f in", "CHECKPOINT: cannot be combined with --inspect"),
         ("ninfer-convert", "in out --recipe fp8",
          "--recipe: fp8 is not available yet: it comes with more weight formats and sources"),
+        ("ninfer-convert", "--inspect f --name n", "--name: requires --recipe"),
+        ("ninfer-convert", "in out --verify 2 --chat-template f", "--chat-template: requires --recipe"),
         ("ninfer-convert", "in out --recipe q8 --metadata a", "--metadata: 'a' is not of the form KEY=VALUE"),
         ("ninfer-convert", "in out --recipe q8 --metadata a=1 --metadata a=2", "--metadata: names a twice"),
         ("ninfer-bench", "", "this program: not available yet: it comes with the fast engine on CPU"),
