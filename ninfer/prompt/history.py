@@ -1,0 +1,106 @@
+"""Earlier prompts, so that a follow-up turn begins where its conversation left off.
+
+Owns the store of rendered conversations and the search for the longest shared beginning. What may be taken
+over from one is ``replay.py``'s judgement.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ninfer.prompt.collector import Mark
+from ninfer.prompt.conversation import Message, TextPart, ToolCall
+from ninfer.prompt.exact import same
+from ninfer.prompt.replay import LoopRecord
+from ninfer.prompt.tokenizer import TokenArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RenderedConversation:
+    """A prompt with what its message loop left; ``offsets[i]`` tokens precede boundary i's last text."""
+
+    variables: Mapping[str, Any]
+    messages: Sequence[Message]
+    made_messages: list[Any]
+    record: LoopRecord
+    offsets: Sequence[int]
+    tokens: TokenArray
+    text: str
+
+    def text_before(self, mark: Mark) -> str:
+        """The prompt's text up to a boundary."""
+        return self.text[: mark.characters]
+
+    @property
+    def held_bytes(self) -> int:
+        """What the entry takes beside its messages' own text, estimated."""
+        return 4 * len(self.text) + self.tokens.nbytes + 512 * len(self.messages)
+
+
+class History:
+    """The last ``capacity`` conversations within ``capacity_bytes``, the newest first; thread-safe."""
+
+    def __init__(self, capacity: int, capacity_bytes: int) -> None:
+        self._capacity = capacity
+        self._capacity_bytes = capacity_bytes
+        self._entries: tuple[RenderedConversation, ...] = ()
+        self._lock = threading.Lock()
+
+    def find(
+        self, variables: Mapping[str, Any], messages: Sequence[Message]
+    ) -> tuple[RenderedConversation | None, int]:
+        """The entry with the same variables that shares most messages from the start, and how many."""
+        best, longest = None, 0
+        for entry in self._entries:
+            if longest == len(messages) or not same(entry.variables, variables):
+                continue
+            shared = shared_messages(entry.messages, messages)
+            if shared > longest:
+                best, longest = entry, shared
+        return best, longest
+
+    def add(self, entry: RenderedConversation, replaced: RenderedConversation | None) -> None:
+        """Keep ``entry``; ``replaced``, where it is a beginning of ``entry``, goes."""
+        if replaced is not None and len(replaced.messages) > len(entry.messages):
+            replaced = None
+        with self._lock:
+            kept = [entry, *(other for other in self._entries if other is not replaced)][: self._capacity]
+            while len(kept) > 1 and sum(other.held_bytes for other in kept) > self._capacity_bytes:
+                kept.pop()
+            self._entries = tuple(kept)
+
+
+def shared_messages(left: Sequence[Message], right: Sequence[Message]) -> int:
+    """How many messages from the start are the same to any template."""
+    count = 0
+    for one, other in zip(left, right, strict=False):
+        if one is not other and not _same_message(one, other):
+            break
+        count += 1
+    return count
+
+
+def _same_message(one: Message, other: Message) -> bool:
+    return (
+        one.role == other.role
+        and _same_parts(one, other)
+        and one.reasoning == other.reasoning
+        and one.tool_call_id == other.tool_call_id
+        and len(one.tool_calls) == len(other.tool_calls)
+        and all(map(_same_call, one.tool_calls, other.tool_calls))
+    )
+
+
+def _same_parts(one: Message, other: Message) -> bool:
+    if len(one.parts) == 1 == len(other.parts):
+        part, counterpart = one.parts[0], other.parts[0]
+        if isinstance(part, TextPart) and isinstance(counterpart, TextPart):
+            return part.text == counterpart.text
+    return one.parts == other.parts
+
+
+def _same_call(one: ToolCall, other: ToolCall) -> bool:
+    return one.name == other.name and one.id == other.id and same(one.arguments, other.arguments)
