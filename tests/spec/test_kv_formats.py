@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from ninfer.spec import document
 from ninfer.spec.options import option_table
+from tests.spec import kv_rows
 
 KV = document("kv_formats")
 SIZES = {(row["format"], row["head_dim"]): row for row in KV["bytes_per_token_and_head"]}
@@ -100,3 +103,68 @@ def test_the_option_offers_every_format() -> None:
     for program in ("ninfer-serve", "ninfer", "ninfer-bench"):
         offered = [choice.value for choice in option_table(program).named("--kv-dtype").choices]
         assert offered == [name for name, row in KV["formats"].items() if "test_only" not in row]
+
+
+def row_of(case: dict[str, Any]) -> kv_rows.F32:
+    words = np.frombuffer(bytes.fromhex(case["input"]["bf16"]), "<u2").astype(np.uint32) << np.uint32(16)
+    return words.view(np.float32)
+
+
+def test_vectors_are_made_by_the_rules() -> None:
+    for case in document("vectors/kv_formats")["cases"]:
+        row = row_of(case)
+        wanted = kv_rows.rotate(row) if case["input"]["rotated"] else row
+        codes, scales = kv_rows.encode(case["input"]["encoding"], wanted)
+        assert case["expected"] == {"codes": codes.hex(), "scales": scales.hex()}, case["name"]
+
+
+def test_small_floats_round_as_torch_does() -> None:
+    """The outside source of float8 rounding; float4 has no cast there, its values are the published ones."""
+    bits = np.arange(0, 2**16, 7, dtype=np.uint16)
+    numbers = bits.view(np.float16).astype(np.float32)
+    numbers = numbers[np.isfinite(numbers) & (np.abs(numbers) <= 448)]
+    cast = torch.from_numpy(numbers).to(torch.float8_e4m3fn).view(torch.uint8).tolist()
+    assert [kv_rows.E4M3FN.encode(x) for x in numbers] == cast
+    assert kv_rows.E2M1.values == (0, 0.5, 1, 1.5, 2, 3, 4, 6)
+    halfway = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, 7, -0.25]
+    assert [kv_rows.E2M1.encode(x) for x in halfway] == [0, 2, 2, 4, 4, 6, 6, 7, 8]
+
+
+@pytest.mark.parametrize("head_dim", KV["head_dims"])
+def test_rotation_by_butterflies_is_the_matrix(head_dim: int) -> None:
+    row = kv_rows.rows(head_dim)["normal"]
+    matrix = np.ones((1, 1))
+    while len(matrix) < head_dim:
+        matrix = np.kron([[1, 1], [1, -1]], matrix)
+    np.testing.assert_allclose(
+        kv_rows.rotate(row), matrix @ row.astype(np.float64) / head_dim**0.5, atol=1e-5
+    )
+
+
+def test_encoded_rows_have_their_size_and_come_back_close() -> None:
+    bounds = {"fp16": 0.0, "int8_g64": 0.01, "fp8_row": 0.04, "nvfp4_g16": 0.12}
+    for case in document("vectors/kv_formats")["cases"]:
+        name = case["input"]["encoding"]
+        row = row_of(case)
+        codes, scales = (bytes.fromhex(case["expected"][plane]) for plane in ("codes", "scales"))
+        assert len(codes) + len(scales) == row_bytes(KV["encodings"][name], len(row))
+        if case["name"].startswith("normal"):
+            wanted = kv_rows.rotate(row) if case["input"]["rotated"] else row
+            error = decoded(name, codes, scales) - wanted
+            assert np.linalg.norm(error) <= bounds[name] * np.linalg.norm(wanted) + 1e-3, case["name"]
+
+
+def decoded(name: str, codes: bytes, scales: bytes) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Decoding as the comments of kv_formats.yaml say it, written apart from the encoder."""
+    if name == "fp16":
+        return np.frombuffer(codes, "<f2").astype(np.float64)
+    if name == "int8_g64":
+        return np.frombuffer(codes, "i1") * np.repeat(np.frombuffer(scales, "<f2").astype(np.float64), 64)
+    floats = torch.frombuffer(bytearray(codes if name == "fp8_row" else scales), dtype=torch.float8_e4m3fn)
+    eighths = floats.to(torch.float64).numpy()
+    if name == "fp8_row":
+        return eighths * np.frombuffer(scales, "<f2").astype(np.float64)
+    sizes = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    packed = np.frombuffer(codes, np.uint8)
+    nibbles = np.stack([packed & 15, packed >> 4], axis=1).reshape(-1)
+    return np.where(nibbles & 8, -1.0, 1.0) * sizes[nibbles & 7] * np.repeat(eighths, 16)
