@@ -54,8 +54,9 @@ def text_resources(checkpoint: Checkpoint, vocabulary: int, chat_template: Path 
     files = {
         role: _checked(role, content, roles[role]) for role, content in found.items() if content is not None
     }
-    _check_ids(files[TOKENIZER], files[TOKENIZER_CONFIG], vocabulary)
-    generation, note = _generation(checkpoint, files)
+    tokens = _tokens(files)
+    _check_ids(tokens, vocabulary)
+    generation, note = _generation(checkpoint, files, tokens)
     if note:
         notes.append(note)
     files[GENERATION] = generation
@@ -117,28 +118,39 @@ def _template_elsewhere(checkpoint: Checkpoint) -> tuple[bytes, str]:
     )
 
 
-def _check_ids(tokenizer: bytes, tokenizer_config: bytes, vocabulary: int) -> None:
-    rows = _object(TOKENIZER, tokenizer)
-    model, added = rows.get("model"), rows.get("added_tokens") or []
-    if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict):
-        raise CheckpointError(f"{TOKENIZER}: has no model.vocab")
-    ids = [*model["vocab"].values(), *(row.get("id") for row in added)]
-    ids += [int(key) for key in _object(TOKENIZER_CONFIG, tokenizer_config).get("added_tokens_decoder", {})]
-    highest = max(ids, default=-1)
-    if not 0 <= highest < vocabulary:
+def _check_ids(tokens: Mapping[int, str], vocabulary: int) -> None:
+    """Every token has an embedding row."""
+    lowest, highest = min(tokens, default=-1), max(tokens, default=-1)
+    if lowest < 0 or highest >= vocabulary:
+        wrong = lowest if lowest < 0 else highest
         raise CheckpointError(
-            f"{TOKENIZER}: its highest id is {highest}, config.json's vocab_size is {vocabulary}"
+            f"{TOKENIZER}: token id {wrong} is not below config.json's vocab_size {vocabulary}"
         )
 
 
-def _generation(checkpoint: Checkpoint, files: Mapping[str, bytes]) -> tuple[bytes, str]:
-    """``generation_config.json`` with stop ids. They come from config and tokenizer where the file names
-    none.
-    """
+def _tokens(files: Mapping[str, bytes]) -> dict[int, str]:
+    """Every token by id; the added ones of both files win over base entries."""
+    try:
+        tokenizer = json.loads(files[TOKENIZER])
+        found = {int(number): str(text) for text, number in tokenizer["model"]["vocab"].items()}
+        found |= {int(row["id"]): str(row["content"]) for row in tokenizer.get("added_tokens") or []}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{TOKENIZER}: model.vocab or added_tokens is malformed: {error!r}") from error
+    try:
+        decoder = json.loads(files[TOKENIZER_CONFIG]).get("added_tokens_decoder") or {}
+        return found | {int(number): str(row["content"]) for number, row in decoder.items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{TOKENIZER_CONFIG}: added_tokens_decoder is malformed: {error!r}") from error
+
+
+def _generation(
+    checkpoint: Checkpoint, files: Mapping[str, bytes], tokens: Mapping[int, str]
+) -> tuple[bytes, str]:
+    """``generation_config.json`` with stop ids, which come from tokenizer and config where it names none."""
     content = _object(GENERATION, files[GENERATION]) if GENERATION in files else {}
     if content.get("eos_token_id") not in (None, []):
         return files[GENERATION], ""
-    stops = _declared_stops(checkpoint, files)
+    stops = _declared_stops(checkpoint, files, tokens)
     if not stops:
         raise CheckpointError(
             f"{GENERATION}: names no eos_token_id, and neither do config.json and {TOKENIZER_CONFIG}"
@@ -149,28 +161,16 @@ def _generation(checkpoint: Checkpoint, files: Mapping[str, bytes]) -> tuple[byt
     return json.dumps(content, ensure_ascii=False, indent=2).encode(), note
 
 
-def _declared_stops(checkpoint: Checkpoint, files: Mapping[str, bytes]) -> list[int]:
-    """The tokenizer's end token first, then what each level of config.json says; they differ in real
-    checkpoints.
+def _declared_stops(
+    checkpoint: Checkpoint, files: Mapping[str, bytes], tokens: Mapping[int, str]
+) -> list[int]:
+    """The tokenizer's end token first, then what each level of config.json says: real checkpoints differ
+    there.
     """
-    text = checkpoint.config.get("text_config") or {}
-    declared = [_tokenizer_eos(files), checkpoint.config.get("eos_token_id"), text.get("eos_token_id")]
+    token = _object(TOKENIZER_CONFIG, files[TOKENIZER_CONFIG]).get("eos_token")
+    end = str(token.get("content") if isinstance(token, dict) else token)
+    ids = {text: number for number, text in tokens.items()}
+    text_config = checkpoint.config.get("text_config") or {}
+    declared = [ids.get(end), checkpoint.config.get("eos_token_id"), text_config.get("eos_token_id")]
     flat = [item for value in declared for item in (value if isinstance(value, list) else [value])]
     return list(dict.fromkeys(item for item in flat if isinstance(item, int) and not isinstance(item, bool)))
-
-
-def _tokenizer_eos(files: Mapping[str, bytes]) -> int | None:
-    config, tokenizer = (
-        _object(TOKENIZER_CONFIG, files[TOKENIZER_CONFIG]),
-        _object(TOKENIZER, files[TOKENIZER]),
-    )
-    token = config.get("eos_token")
-    text = token.get("content") if isinstance(token, dict) else token
-    for row in tokenizer.get("added_tokens") or []:
-        if row.get("content") == text:
-            return int(row["id"])
-    for key, row in config.get("added_tokens_decoder", {}).items():
-        if row.get("content") == text:
-            return int(key)
-    found = tokenizer["model"]["vocab"].get(text)
-    return None if found is None else int(found)

@@ -126,7 +126,7 @@ def run_layer(config: Any, index: int, state: State, hidden: np.ndarray[Any, Any
     """
     module: Any = moe_models if "moe" in config.model_type else dense_models
     is_moe = module is moe_models
-    config._attn_implementation = "eager"
+    config._attn_implementation = config._experts_implementation = "eager"
     with torch.device("meta"):
         layer = (module.Qwen3_5MoeDecoderLayer if is_moe else module.Qwen3_5DecoderLayer)(config, index)
     layer.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()}, assign=True)
