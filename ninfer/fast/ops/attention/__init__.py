@@ -1,0 +1,1 @@
+"""Gated attention over paged keys and values: append, attend by page, merge splits under the gate."""

@@ -1,0 +1,210 @@
+"""Gated paged attention on CPUs: append, attend and merge as tasks of one row and head."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from ninfer.fast.ops.attention import contract as c
+from ninfer.fast.ops.attention.rows import (
+    add_scaled,
+    exponentiate,
+    gate_row,
+    page_accumulate,
+    page_scores,
+    rotate,
+    round_to_bf16,
+    scale_row,
+    store_bf16,
+    store_f16,
+    store_int8,
+)
+from ninfer.fast.ops.control import AXIS_T, BLOCK_TABLE, PAGE_TOKENS, POSITION
+from ninfer.fast.ops.permute import evens_first
+from ninfer.fast.ops.rms_norm.cpu import normalise
+from ninfer.fast.ops.views import floats, integers
+
+
+@njit(nogil=True, cache=True)
+def rotary_table(d, rows, row):
+    """Cosines, then sines, of one row's rotary pairs; angles are float32 products as in the model."""
+    pairs = d[c.PAIRS]
+    frequency, axis = floats(d[c.FREQUENCIES], pairs), integers(d[c.PAIR_AXES], pairs)
+    table = floats(d[c.TABLE] + 8 * row * pairs, 2 * pairs)
+    for pair in range(pairs):
+        angle = np.float32(rows[row, AXIS_T + axis[pair]]) * frequency[pair]
+        table[pair] = math.cos(angle)
+        table[pairs + pair] = math.sin(angle)
+
+
+@njit(nogil=True, cache=True)
+def _rope(address, table, rotary):
+    pairs = rotary // 2
+    x, cosine, sine = floats(address, rotary), floats(table, pairs), floats(table + 4 * pairs, pairs)
+    for pair in range(pairs):
+        low, high = x[pair], x[pairs + pair]
+        x[pair] = low * cosine[pair] - high * sine[pair]
+        x[pairs + pair] = high * cosine[pair] + low * sine[pair]
+
+
+@njit(nogil=True, cache=True)
+def append(d, rows, task):
+    """One row and KV head: its key and value into the page, its group of queries in place."""
+    row, head = task // d[c.KV_HEADS], task % d[c.KV_HEADS]
+    size, number = d[c.HEAD_DIM], d[c.KV_FORMAT]
+    table = d[c.ANGLES] + 4 * row * d[c.ROTARY]
+    group = d[c.QUERY_HEADS] // d[c.KV_HEADS]
+    scale = np.float32(1.0 / np.sqrt(size))
+    for query in range(head * group, (head + 1) * group):
+        q = d[c.Q] + row * d[c.Q_STRIDE] + 4 * query * size
+        normalise(q, d[c.Q_NORM], q, size, d[c.EPS_BITS])
+        _rope(q, table, d[c.ROTARY])
+        if number == c.KV_INT8:
+            rotate(q, size)
+        scale_row(q, size, scale)
+    k = d[c.KEYS] + row * d[c.KV_STRIDE] + 4 * head * size
+    v = d[c.VALUES] + row * d[c.KV_STRIDE] + 4 * head * size
+    normalise(k, d[c.K_NORM], k, size, d[c.EPS_BITS])
+    _rope(k, table, d[c.ROTARY])
+    slot = _slot(d, rows[row, BLOCK_TABLE], rows[row, POSITION], head)
+    store(number, k, v, slot, d, size)
+
+
+@njit(nogil=True, cache=True)
+def store(number, k, v, slot, d, size):
+    """One normed and rotated key and its raw value, at row ``slot`` of the pools; k and v are overwritten."""
+    if number == c.KV_F32:
+        scale_row_copy(k, d[c.K_POOL] + 4 * slot * size, size)
+        scale_row_copy(v, d[c.V_POOL] + 4 * slot * size, size)
+        return
+    round_to_bf16(k, size)
+    round_to_bf16(v, size)
+    if number == c.KV_BF16:
+        store_bf16(k, d[c.K_POOL] + 2 * slot * size, size)
+        store_f16(v, d[c.V_POOL] + 2 * slot * size, size)
+    else:
+        rotate(k, size)
+        groups = size // c.GROUP
+        store_int8(k, d[c.K_POOL] + slot * size, d[c.K_SCALES] + 2 * slot * groups, size)
+        store_int8(v, d[c.V_POOL] + slot * size, d[c.V_SCALES] + 2 * slot * groups, size)
+
+
+@njit(nogil=True, cache=True)
+def scale_row_copy(source, target, n):
+    """Copy ``n`` floats."""
+    x, y = floats(source, n), floats(target, n)
+    for index in range(n):
+        y[index] = x[index]
+
+
+@njit(nogil=True, cache=True)
+def _slot(d, block_table, position, head):
+    """Row number in the pools of ``position`` and KV head ``head``."""
+    page = np.int64(integers(block_table, position // PAGE_TOKENS + 1)[position // PAGE_TOKENS])
+    return (page * d[c.KV_HEADS] + head) * PAGE_TOKENS + position % PAGE_TOKENS
+
+
+@njit(nogil=True, cache=True)
+def split_count(position):
+    """Splits of a row that sees the keys 0..position."""
+    return position // c.SPLIT_TOKENS + 1
+
+
+@njit(nogil=True, cache=True)
+def attend_tasks(d, rows, count):
+    """Tasks of ``attend`` for ``count`` rows; every row has the tasks of the longest."""
+    splits = 1
+    for row in range(count):
+        splits = max(splits, split_count(rows[row, POSITION]))
+    return count * d[c.KV_HEADS] * splits
+
+
+@njit(nogil=True, cache=True)
+def attend(d, rows, count, task, thread):
+    """One row, KV head and split: partial results of the head's query group."""
+    row = task % count
+    head = task // count % d[c.KV_HEADS]
+    split = task // count // d[c.KV_HEADS]
+    position = rows[row, POSITION]
+    if split >= split_count(position):
+        return
+    size, group = d[c.HEAD_DIM], d[c.QUERY_HEADS] // d[c.KV_HEADS]
+    record = size + c.PARTIAL_PADDING
+    first = split * c.SPLIT_TOKENS
+    limit = min(position + 1, first + c.SPLIT_TOKENS)
+    scratch = d[c.SCRATCH] + thread * d[c.SCRATCH_STRIDE]
+    for member in range(group):
+        partial = floats(_partial(d, row, head * group + member, split), record)
+        partial[:] = 0
+        partial[size] = -np.inf
+    for begin in range(first, limit, PAGE_TOKENS):
+        seen = min(PAGE_TOKENS, limit - begin)
+        slot = _slot(d, rows[row, BLOCK_TABLE], begin, head)
+        for member in range(group):
+            q = d[c.Q] + row * d[c.Q_STRIDE] + 4 * (head * group + member) * size
+            _attend_page(d, q, slot, seen, _partial(d, row, head * group + member, split), scratch)
+
+
+@njit(nogil=True, cache=True)
+def _partial(d, row, query, split):
+    index = (row * d[c.QUERY_HEADS] + query) * d[c.MAX_SPLITS] + split
+    return d[c.PARTIALS] + 4 * index * (d[c.HEAD_DIM] + c.PARTIAL_PADDING)
+
+
+@njit(nogil=True, cache=True)
+def _attend_page(d, q, slot, seen, target, scratch):
+    """Online softmax over one page: maximum, sum and accumulated values of one query head."""
+    size, number = d[c.HEAD_DIM], d[c.KV_FORMAT]
+    width = 4 if number == c.KV_F32 else (2 if number == c.KV_BF16 else 1)
+    groups = size // c.GROUP
+    score = floats(scratch, PAGE_TOKENS)
+    state = floats(target + 4 * size, 2)
+    page_scores(
+        number, q, d[c.K_POOL] + slot * size * width, d[c.K_SCALES] + 2 * slot * groups, seen, size, scratch
+    )
+    for index in range(seen, PAGE_TOKENS):
+        score[index] = -np.inf
+    largest = state[0]
+    for index in range(seen):
+        largest = max(largest, score[index])
+    if largest > state[0]:
+        factor = np.float32(math.exp(state[0] - largest))
+        state[0] = largest
+        state[1] *= factor
+        scale_row(target, size, factor)
+    state[1] += exponentiate(scratch, PAGE_TOKENS, largest)
+    page_accumulate(
+        number,
+        scratch,
+        d[c.V_POOL] + slot * size * width,
+        d[c.V_SCALES] + 2 * slot * groups,
+        seen,
+        size,
+        target,
+    )
+
+
+@njit(nogil=True, cache=True)
+def merge(d, rows, task):
+    """One row and query head: join its splits in order, normalise, gate."""
+    row, query = task // d[c.QUERY_HEADS], task % d[c.QUERY_HEADS]
+    size = d[c.HEAD_DIM]
+    splits = split_count(rows[row, POSITION])
+    largest = np.float32(-np.inf)
+    for split in range(splits):
+        largest = max(largest, floats(_partial(d, row, query, split) + 4 * size, 1)[0])
+    y = d[c.Y] + row * d[c.Y_STRIDE] + 4 * query * size
+    floats(y, size)[:] = 0
+    total = np.float32(0)
+    for split in range(splits):
+        partial = _partial(d, row, query, split)
+        state = floats(partial + 4 * size, 2)
+        factor = np.float32(math.exp(state[0] - largest))
+        total += factor * state[1]
+        add_scaled(partial, y, size, factor)
+    gate = d[c.GATE] + row * d[c.GATE_STRIDE] + 4 * query * size
+    gate_row(y, gate, size, np.float32(1) / total)
+    if d[c.PERMUTED]:
+        evens_first(y, d[c.PERMUTED] + row * d[c.PERMUTED_STRIDE] + 4 * query * size, size)

@@ -1,0 +1,1 @@
+"""Token ids → embedding rows, decoded from the artifact format."""

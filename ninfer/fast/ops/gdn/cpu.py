@@ -1,0 +1,250 @@
+"""Gated DeltaNet on CPUs: convolution tasks of channels, recurrent tasks of one block and value head."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from ninfer.fast.ops.control import COLUMNS, COMMIT, FIRST_ROW, STATE
+from ninfer.fast.ops.gdn import contract as c
+from ninfer.fast.ops.permute import evens_first
+from ninfer.fast.ops.vector import F32, I32, LANES, Emitter, kernel
+from ninfer.fast.ops.views import floats
+
+
+@kernel("ii")
+def silu(e: Emitter, x: Any, n: Any) -> None:
+    """X ← x · σ(x) for ``n`` floats, a multiple of 16."""
+    with e.loop(e.integer(0), n, LANES) as index:
+        address = e.at(x, index, 4)
+        value = e.load(address, "f32")
+        e.store(address, e.fmul(value, e.sigmoid(value)))
+
+
+@kernel("ii", "f")
+def sum_of_squares(e: Emitter, x: Any, n: Any) -> Any:
+    """Σ x² over ``n`` floats, a multiple of 16."""
+    total = e.variable(e.zero())
+    with e.loop(e.integer(0), n, LANES) as index:
+        value = e.load(e.at(x, index, 4), "f32")
+        total.set(e.fma(value, value, total.get()))
+    return e.sum(total.get())
+
+
+@kernel("iif")
+def scaled_copy(e: Emitter, source: Any, target: Any, factor: Any) -> None:
+    """Target ← factor · source for 16 floats."""
+    e.store(target, e.fmul(e.load(source, "f32"), e.splat(factor)))
+
+
+def _tile(vectors: int) -> tuple[Any, Any]:
+    """The two passes over ``vectors`` · 16 columns of S; every column's sums ascend in the key dimension."""
+    width = LANES * vectors
+
+    @kernel("iiiiif")
+    def decay_read(e: Emitter, s: Any, stride: Any, k: Any, rows: Any, out: Any, decay: Any) -> None:
+        factor = e.splat(decay)
+        sums = [e.variable(e.zero()) for _ in range(vectors)]
+        with e.loop(e.integer(0), rows, 1) as row:
+            start, key = (
+                e.builder.add(s, e.builder.mul(row, stride)),
+                e.splat(e.scalar(e.at(k, row, 4), "f32")),
+            )
+            for part in range(vectors):
+                address = e.add(start, 64 * part)
+                value = e.fmul(e.load(address, "f32"), factor)
+                e.store(address, value)
+                sums[part].set(e.fma(key, value, sums[part].get()))
+        for part in range(vectors):
+            e.store(e.add(out, 64 * part), sums[part].get())
+
+    @kernel("iiiiiii")
+    def update_read(e: Emitter, s: Any, stride: Any, k: Any, q: Any, rows: Any, delta: Any, out: Any) -> None:
+        deltas = [e.load(e.add(delta, 64 * part), "f32") for part in range(vectors)]
+        sums = [e.variable(e.zero()) for _ in range(vectors)]
+        with e.loop(e.integer(0), rows, 1) as row:
+            start, key = (
+                e.builder.add(s, e.builder.mul(row, stride)),
+                e.splat(e.scalar(e.at(k, row, 4), "f32")),
+            )
+            query = e.splat(e.scalar(e.at(q, row, 4), "f32"))
+            for part in range(vectors):
+                address = e.add(start, 64 * part)
+                value = e.fma(key, deltas[part], e.load(address, "f32"))
+                e.store(address, value)
+                sums[part].set(e.fma(query, value, sums[part].get()))
+        for part in range(vectors):
+            e.store(e.add(out, 64 * part), sums[part].get())
+
+    assert width % LANES == 0
+    return decay_read, update_read
+
+
+_decay_read_4, _update_read_4 = _tile(4)
+_decay_read_1, _update_read_1 = _tile(1)
+
+
+@njit(nogil=True, cache=True)
+def _transition(s, k, q, v, decay, beta, key_dim, value_dim, delta, out):
+    """One column of one head: S in place, ``out`` = Sᵀ q; ``delta`` is scratch of d_v floats."""
+    value, error = floats(v, value_dim), floats(delta, value_dim)
+    stride = 4 * value_dim
+    column = 0
+    while column < value_dim:
+        at = 4 * column
+        if value_dim % 64 == 0:
+            _decay_read_4(s + at, stride, k, key_dim, delta + at, decay)
+        else:
+            _decay_read_1(s + at, stride, k, key_dim, delta + at, decay)
+        width = 64 if value_dim % 64 == 0 else 16
+        for index in range(column, column + width):
+            error[index] = beta * (value[index] - error[index])
+        if value_dim % 64 == 0:
+            _update_read_4(s + at, stride, k, q, key_dim, delta + at, out + at)
+        else:
+            _update_read_1(s + at, stride, k, q, key_dim, delta + at, out + at)
+        column += width
+
+
+@njit(nogil=True, cache=True)
+def conv_tasks(d, block_count):
+    """Tasks of ``convolve`` for ``block_count`` blocks."""
+    return block_count * ((d[c.CHANNELS] + c.CONV_TASK - 1) // c.CONV_TASK)
+
+
+@njit(nogil=True, cache=True)
+def convolve(d, blocks, task):
+    """One block and slice of channels, columns in order; the window moves on when the block commits."""
+    slices = (d[c.CHANNELS] + c.CONV_TASK - 1) // c.CONV_TASK
+    block, first = task // slices, (task % slices) * c.CONV_TASK
+    count = min(c.CONV_TASK, d[c.CHANNELS] - first)
+    for column in range(blocks[block, COLUMNS]):
+        row = blocks[block, FIRST_ROW] + column
+        target = d[c.CONVOLVED] + row * d[c.CONVOLVED_STRIDE] + 4 * first
+        y = floats(target, count)
+        for tap in range(d[c.TAPS]):
+            weight = floats(d[c.CONV_WEIGHT] + 4 * (tap * d[c.CHANNELS] + first), count)
+            u = floats(_input(d, blocks[block], column - d[c.TAPS] + 1 + tap, first), count)
+            if tap == 0:
+                for index in range(count):
+                    y[index] = weight[index] * u[index]
+            else:
+                for index in range(count):
+                    y[index] += weight[index] * u[index]
+        silu(target, count)
+    if blocks[block, COMMIT] == 1:
+        shift_window(d, blocks[block], blocks[block, COLUMNS], first, count)
+
+
+@njit(nogil=True, cache=True)
+def _input(d, block, column, first):
+    """Address of input column ``column`` of the block; negative columns lie in the lane's window."""
+    if column >= 0:
+        return d[c.U] + (block[FIRST_ROW] + column) * d[c.U_STRIDE] + 4 * first
+    slot = d[c.TAPS] - 1 + column
+    return block[STATE] + d[c.WINDOW_OFFSET] + 4 * (slot * d[c.CHANNELS] + first)
+
+
+@njit(nogil=True, cache=True)
+def shift_window(d, block, accepted, first, count):
+    """The window after ``accepted`` columns, for ``count`` channels from ``first``."""
+    for slot in range(d[c.TAPS] - 1):
+        # Sources lie at or after their targets, so ascending order reads nothing already overwritten.
+        source = floats(_input(d, block, accepted - d[c.TAPS] + 1 + slot, first), count)
+        target = floats(block[STATE] + d[c.WINDOW_OFFSET] + 4 * (slot * d[c.CHANNELS] + first), count)
+        for index in range(count):
+            target[index] = source[index]
+
+
+@njit(nogil=True, cache=True)
+def recur(d, blocks, task, thread):
+    """One block and value head: all its columns in order, then the gated norm of each."""
+    block, head = blocks[task // d[c.VALUE_HEADS]], task % d[c.VALUE_HEADS]
+    key_dim, value_dim = d[c.KEY_DIM], d[c.VALUE_DIM]
+    scratch = d[c.SCRATCH] + thread * d[c.SCRATCH_STRIDE]
+    s = block[STATE] + d[c.STATE_OFFSET] + 4 * head * key_dim * value_dim
+    working = s
+    if block[COMMIT] == 0:
+        working = scratch + 4 * (2 * key_dim + 2 * value_dim)
+        copy = floats(working, key_dim * value_dim)
+        copy[:] = floats(s, key_dim * value_dim)
+    for column in range(block[COLUMNS]):
+        row = block[FIRST_ROW] + column
+        _gates(d, row, head)
+        out = d[c.Y] + row * d[c.Y_STRIDE] + 4 * head * value_dim
+        _column(d, row, head, working, scratch, out)
+        _gated_norm(d, row, head, out)
+
+
+@njit(nogil=True, cache=True)
+def fold(d, block, accepted, head, thread):
+    """Replay the first ``accepted`` columns of a kept block on the committed state of one value head."""
+    key_dim, value_dim = d[c.KEY_DIM], d[c.VALUE_DIM]
+    scratch = d[c.SCRATCH] + thread * d[c.SCRATCH_STRIDE]
+    s = block[STATE] + d[c.STATE_OFFSET] + 4 * head * key_dim * value_dim
+    out = scratch + 4 * (2 * key_dim + value_dim)
+    for column in range(accepted):
+        _column(d, block[FIRST_ROW] + column, head, s, scratch, out)
+
+
+@njit(nogil=True, cache=True)
+def _gates(d, row, head):
+    """Record e^g and β of one row and head."""
+    heads = d[c.VALUE_HEADS]
+    a = floats(d[c.A] + row * d[c.AB_STRIDE], heads)[head] + floats(d[c.DT_BIAS], heads)[head]
+    b = floats(d[c.B] + row * d[c.AB_STRIDE], heads)[head]
+    gates = floats(d[c.GATES] + 8 * row * heads, 2 * heads)
+    softplus = a if a > 20 else math.log1p(math.exp(a))
+    gates[2 * head] = math.exp(-math.exp(floats(d[c.A_LOG], heads)[head]) * softplus)
+    gates[2 * head + 1] = np.float32(1) / (np.float32(1) + np.float32(math.exp(-b)))
+
+
+@njit(nogil=True, cache=True)
+def _column(d, row, head, s, scratch, out):
+    """The transition of one recorded column on ``s``."""
+    key_dim, value_dim = d[c.KEY_DIM], d[c.VALUE_DIM]
+    key_head = head // (d[c.VALUE_HEADS] // d[c.KEY_HEADS])
+    convolved = d[c.CONVOLVED] + row * d[c.CONVOLVED_STRIDE]
+    q, k, delta = scratch, scratch + 4 * key_dim, scratch + 8 * key_dim
+    _unit(convolved + 4 * key_head * key_dim, q, key_dim, np.float32(1.0 / np.sqrt(key_dim)))
+    _unit(convolved + 4 * (d[c.KEY_HEADS] + key_head) * key_dim, k, key_dim, np.float32(1))
+    v = convolved + 4 * (2 * d[c.KEY_HEADS] * key_dim + head * value_dim)
+    gates = floats(d[c.GATES] + 8 * (row * d[c.VALUE_HEADS] + head), 2)
+    _transition(s, k, q, v, gates[0], gates[1], key_dim, value_dim, delta, out)
+
+
+@njit(nogil=True, cache=True)
+def _unit(source, target, n, scale):
+    """Target = scale · source / √(Σ source² + eps)."""
+    norm = np.float32(math.sqrt(sum_of_squares(source, n) + np.float32(c.L2_EPS)))
+    for index in range(0, n, 16):
+        scaled_copy(source + 4 * index, target + 4 * index, scale / norm)
+
+
+@kernel("iiiii")
+def norm_and_gate(e: Emitter, x: Any, weight: Any, z: Any, n: Any, eps_bits: Any) -> None:
+    """X ← w ⊙ x / √(mean(x²) + eps) ⊙ SiLU(z) for ``n`` floats, a multiple of 16."""
+    total = e.variable(e.zero())
+    with e.loop(e.integer(0), n, LANES) as index:
+        value = e.load(e.at(x, index, 4), "f32")
+        total.set(e.fma(value, value, total.get()))
+    mean = e.builder.fdiv(e.sum(total.get()), e.builder.sitofp(n, F32))
+    eps = e.builder.bitcast(e.builder.trunc(eps_bits, I32), F32)
+    root = e.call("llvm.sqrt.f32", F32, e.builder.fadd(mean, eps))
+    scale = e.splat(e.builder.fdiv(e.number(1.0), root))
+    with e.loop(e.integer(0), n, LANES) as index:
+        address = e.at(x, index, 4)
+        gate = e.load(e.at(z, index, 4), "f32")
+        normed = e.fmul(e.fmul(e.load(address, "f32"), scale), e.load(e.at(weight, index, 4), "f32"))
+        e.store(address, e.fmul(normed, e.fmul(gate, e.sigmoid(gate))))
+
+
+@njit(nogil=True, cache=True)
+def _gated_norm(d, row, head, out):
+    size = d[c.VALUE_DIM]
+    norm_and_gate(out, d[c.NORM], d[c.Z] + row * d[c.Z_STRIDE] + 4 * head * size, size, d[c.EPS_BITS])
+    if d[c.PERMUTED]:
+        evens_first(out, d[c.PERMUTED] + row * d[c.PERMUTED_STRIDE] + 4 * head * size, size)

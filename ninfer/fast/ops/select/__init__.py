@@ -1,0 +1,1 @@
+"""The Finish half of a round: penalties, mask, top twenty, draw."""

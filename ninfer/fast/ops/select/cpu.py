@@ -1,0 +1,129 @@
+"""``select`` on CPUs: a scan of vocabulary slices, then one draw per row."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from ninfer.fast.ops.select import contract as c
+from ninfer.fast.ops.select.philox import uniform
+from ninfer.fast.ops.views import floats, integers, longs
+
+# One candidate record: value as float32 bits in an int64 word, then the id.
+_WORDS = 2
+
+
+@njit(nogil=True, cache=True)
+def slice_count(d):
+    """Slices of the vocabulary."""
+    return (d[c.VOCABULARY] + c.SLICE - 1) // c.SLICE
+
+
+@njit(nogil=True, cache=True)
+def _record(d, row, piece):
+    """Best list of one row and slice: count word, ids [CANDIDATES], then values [CANDIDATES] float32."""
+    return d[c.BEST] + (row * slice_count(d) + piece) * 8 * (1 + 2 * c.CANDIDATES)
+
+
+@njit(nogil=True, cache=True)
+def scan(d, samplers, task):
+    """One row and slice: penalise, mask and keep the best, descending, ties by id."""
+    row, piece = task // slice_count(d), task % slice_count(d)
+    sampler = samplers[row]
+    first = piece * c.SLICE
+    count = min(c.SLICE, d[c.VOCABULARY] - first)
+    logits = floats(d[c.LOGITS] + row * d[c.LOGITS_STRIDE] + 4 * first, count)
+    presence, frequency = sampler.presence, sampler.frequency
+    penalised = sampler.counts != 0 and (presence != 0 or frequency != 0)
+    counts = integers(sampler.counts + 4 * first, count)
+    words = integers(sampler.mask + 4 * (first // 32), count // 32 + 1)
+    record = _record(d, row, piece)
+    header, ids = longs(record, 1), longs(record + 8, c.CANDIDATES)
+    values = floats(record + 8 * (1 + c.CANDIDATES), c.CANDIDATES)
+    keep = 1 if sampler.temperature == 0 else c.CANDIDATES
+    held, edge = 0, np.float32(-np.inf)
+    for index in range(count):
+        if sampler.mask != 0 and (words[index >> 5] >> (index & 31)) & 1 == 0:
+            continue
+        value = logits[index]
+        if penalised:
+            seen = np.float32(counts[index])
+            flat = presence if counts[index] > 0 else np.float32(0) * presence
+            value = value - (flat + frequency * seen)
+        if not value < np.inf:
+            header[0] = c.NOT_A_NUMBER
+            return
+        if value > edge or (held < keep and value > -np.inf):
+            held = _insert(ids, values, held, keep, value, first + index)
+            if held == keep:
+                edge = values[keep - 1]
+    header[0] = held
+
+
+@njit(nogil=True, cache=True)
+def _insert(ids, values, held, keep, value, token):
+    """Insert behind every value that is not smaller: ids arrive ascending, so ties stay by id."""
+    place = min(held, keep - 1)
+    while place > 0 and values[place - 1] < value:
+        if place < keep:
+            values[place], ids[place] = values[place - 1], ids[place - 1]
+        place -= 1
+    values[place], ids[place] = value, token
+    return min(held + 1, keep)
+
+
+@njit(nogil=True, cache=True)
+def draw(d, samplers, row):
+    """The token of one row, from the best of its slices."""
+    sampler = samplers[row]
+    ids, values = np.empty(c.CANDIDATES, np.int64), np.empty(c.CANDIDATES, np.float32)
+    keep = 1 if sampler.temperature == 0 else (sampler.top_k if sampler.top_k > 0 else c.CANDIDATES)
+    held = 0
+    drawn = longs(d[c.DRAWN] + 8 * row, 1)
+    for piece in range(slice_count(d)):
+        record = _record(d, row, piece)
+        found = longs(record, 1)[0]
+        if found < 0:
+            drawn[0] = found
+            return
+        piece_ids = longs(record + 8, c.CANDIDATES)
+        piece_values = floats(record + 8 * (1 + c.CANDIDATES), c.CANDIDATES)
+        for index in range(found):
+            if held < keep or piece_values[index] > values[keep - 1]:
+                held = _insert(ids, values, held, keep, piece_values[index], piece_ids[index])
+    if held == 0:
+        drawn[0] = c.DEAD_END
+        return
+    drawn[0] = ids[0] if sampler.temperature == 0 else _walk(sampler, ids, values, held)
+
+
+@njit(nogil=True, cache=True)
+def _walk(sampler, ids, values, held):
+    """Softmax, top-p, min-p and the draw over ``held`` candidates, all in float64."""
+    weights = np.empty(c.CANDIDATES, np.float64)
+    top, total = np.float64(values[0]), 0.0
+    for index in range(held):
+        weights[index] = math.exp((np.float64(values[index]) - top) / sampler.temperature)
+        total += weights[index]
+    kept = held
+    if sampler.top_p < 1:
+        reached = 0.0
+        for index in range(held):
+            reached += weights[index] / total
+            if reached >= sampler.top_p:
+                kept = index + 1
+                break
+    remaining, total = 0, 0.0
+    while remaining < kept and weights[remaining] > 0 and weights[remaining] >= sampler.min_p:
+        total += weights[remaining]
+        remaining += 1
+    if remaining == 1:
+        return ids[0]
+    u, reached = uniform(sampler.seed, sampler.position), 0.0
+    for index in range(remaining):
+        reached += weights[index] / total
+        if u < reached:
+            return ids[index]
+    return ids[remaining - 1]

@@ -1,0 +1,236 @@
+"""Runs a table of descriptors with a team of threads: one compiled call per half of a round.
+
+Every operation is a number of independent tasks; threads take them from a counter and meet at a barrier
+after the operation, so that who computes what never matters to a result. Helper threads wait inside
+compiled code, spinning for a moment and then asleep on a semaphore, so that waking them costs
+microseconds and idling nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit
+
+from ninfer.fast.ops.attention import contract as attention_contract
+from ninfer.fast.ops.attention import cpu as attention
+from ninfer.fast.ops.control import BLOCK_FIELDS, COLUMNS, MAX_COLUMNS, ROW_FIELDS
+from ninfer.fast.ops.embedding import cpu as embedding
+from ninfer.fast.ops.gdn import contract as gdn_contract
+from ninfer.fast.ops.gdn import cpu as gdn
+from ninfer.fast.ops.linear import cpu as linear
+from ninfer.fast.ops.moe import cpu as moe
+from ninfer.fast.ops.rms_norm import cpu as rms_norm
+from ninfer.fast.ops.select import contract as select_contract
+from ninfer.fast.ops.select import cpu as select
+from ninfer.fast.ops.swiglu import cpu as swiglu
+from ninfer.fast.ops.team import (
+    ARRIVALS,
+    COUNTERS,
+    GENERATION,
+    LINE,
+    fetch_add,
+    load_acquire,
+    store_release,
+    wait_while_equal,
+)
+from ninfer.fast.ops.vector import I32, Emitter, kernel
+from ninfer.fast.ops.views import longs
+from ninfer.fast.program import table as t
+
+# Words of the team's command block, each on its own line behind the barrier's two.
+GO, SLEEPERS, STOP, BEGIN, END, ROWS, BLOCKS, COMMAND_WORDS = range(COUNTERS, COUNTERS + 8 * LINE, LINE)
+_COUNTER = COMMAND_WORDS
+_SPINS_BEFORE_SLEEP = 20_000
+# A semaphore of the C library is at most this large.
+_SEMAPHORE_WORDS = 16
+
+
+@kernel("i")
+def _wait_semaphore(e: Emitter, semaphore: Any) -> None:
+    e.call("sem_wait", I32, e.builder.inttoptr(semaphore, ir.PointerType(ir.IntType(8))))
+
+
+@kernel("i")
+def _post_semaphore(e: Emitter, semaphore: Any) -> None:
+    e.call("sem_post", I32, e.builder.inttoptr(semaphore, ir.PointerType(ir.IntType(8))))
+
+
+@njit(nogil=True, cache=True)
+def _task_count(opcode, d, segments, rows, row_count, blocks, block_count):
+    if opcode == t.LINEAR:
+        return linear.task_count(segments, d[0], d[1])
+    if opcode == t.APPEND:
+        return row_count * d[attention_contract.KV_HEADS]
+    if opcode == t.ATTEND:
+        return attention.attend_tasks(d, rows, row_count)
+    if opcode == t.MERGE:
+        return row_count * d[attention_contract.QUERY_HEADS]
+    if opcode == t.CONVOLVE:
+        return gdn.conv_tasks(d, block_count)
+    if opcode == t.RECUR or opcode == t.FOLD:
+        return block_count * d[gdn_contract.VALUE_HEADS]
+    if opcode == t.SHIFT:
+        return block_count
+    if opcode == t.SWIGLU:
+        return swiglu.task_count(d, row_count)
+    if opcode == t.EXPAND:
+        return moe.expand_tasks(d, row_count)
+    if opcode == t.CONTRACT:
+        return moe.contract_tasks(d, row_count)
+    if opcode == t.SCAN:
+        return row_count * select.slice_count(d)
+    return row_count
+
+
+@njit(nogil=True, cache=True)
+def _run_task(opcode, d, segments, rows, row_count, blocks, samplers, task, thread):
+    if opcode == t.LINEAR:
+        linear.run_task(segments, d[0], d[1], row_count, task)
+    elif opcode == t.EMBED:
+        embedding.run_task(d, rows, task)
+    elif opcode == t.ROTARY:
+        attention.rotary_table(d, rows, task)
+    elif opcode == t.NORM:
+        rms_norm.run_task(d, task)
+    elif opcode == t.APPEND:
+        attention.append(d, rows, task)
+    elif opcode == t.ATTEND:
+        attention.attend(d, rows, row_count, task, thread)
+    elif opcode == t.MERGE:
+        attention.merge(d, rows, task)
+    elif opcode == t.CONVOLVE:
+        gdn.convolve(d, blocks, task)
+    elif opcode == t.RECUR:
+        gdn.recur(d, blocks, task, thread)
+    elif opcode == t.FOLD:
+        heads = d[gdn_contract.VALUE_HEADS]
+        block = blocks[task // heads]
+        gdn.fold(d, block, block[COLUMNS], task % heads, thread)
+    elif opcode == t.SHIFT:
+        gdn.shift_window(d, blocks[task], blocks[task, COLUMNS], 0, d[gdn_contract.CHANNELS])
+    elif opcode == t.SWIGLU:
+        swiglu.run_task(d, task)
+    elif opcode == t.ROUTE:
+        moe.route(d, task)
+    elif opcode == t.EXPAND:
+        moe.expand(d, task, thread)
+    elif opcode == t.CONTRACT:
+        moe.contract(d, task, thread)
+    elif opcode == t.SCAN:
+        select.scan(d, samplers, task)
+    else:
+        select.draw(d, samplers, task)
+
+
+@njit(nogil=True, cache=True)
+def _run(team, thread, threads, opcodes, descriptors, segments, rows, blocks, samplers):
+    """The part of one thread in the operations BEGIN..END."""
+    command = longs(team, COMMAND_WORDS)
+    row_count, block_count = command[ROWS], command[BLOCKS]
+    for index in range(command[BEGIN], command[END]):
+        opcode, d = opcodes[index], descriptors[index]
+        tasks = _task_count(opcode, d, segments, rows, row_count, blocks, block_count)
+        counter = team + 8 * _COUNTER
+        task = fetch_add(counter, 1)
+        while task < tasks:
+            _run_task(opcode, d, segments, rows, row_count, blocks, samplers, task, thread)
+            task = fetch_add(counter, 1)
+        generation = load_acquire(team + 8 * GENERATION)
+        if fetch_add(team + 8 * ARRIVALS, 1) == threads - 1:
+            store_release(counter, 0)
+            store_release(team + 8 * ARRIVALS, 0)
+            store_release(team + 8 * GENERATION, generation + 1)
+        else:
+            wait_while_equal(team + 8 * GENERATION, generation)
+
+
+@njit(nogil=True, cache=True)
+def _lead(team, semaphore, threads, opcodes, descriptors, segments, rows, blocks, samplers):
+    """Start the helpers and do the leader's part; returns when every operation is done."""
+    if threads > 1:
+        fetch_add(team + 8 * GO, 1)
+        for _ in range(load_acquire(team + 8 * SLEEPERS)):
+            _post_semaphore(semaphore)
+    _run(team, 0, threads, opcodes, descriptors, segments, rows, blocks, samplers)
+
+
+@njit(nogil=True, cache=True)
+def _help(team, semaphore, thread, threads, opcodes, descriptors, segments, rows, blocks, samplers):
+    """A helper's life: wait for GO, take part, until STOP."""
+    seen = np.int64(0)
+    while True:
+        spins = 0
+        while load_acquire(team + 8 * GO) == seen:
+            spins += 1
+            if spins > _SPINS_BEFORE_SLEEP:
+                fetch_add(team + 8 * SLEEPERS, 1)
+                if load_acquire(team + 8 * GO) == seen:
+                    _wait_semaphore(semaphore)
+                fetch_add(team + 8 * SLEEPERS, -1)
+                spins = 0
+        seen += 1
+        if load_acquire(team + 8 * STOP) != 0:
+            return
+        _run(team, thread, threads, opcodes, descriptors, segments, rows, blocks, samplers)
+
+
+class RoundRunner:
+    """The team of one model: owns its threads, command block and control tables.
+
+    ``rows`` [MAX_COLUMNS, ROW_FIELDS], ``blocks`` [MAX_COLUMNS, BLOCK_FIELDS] int64 and ``samplers``
+    [MAX_COLUMNS] are filled by the caller between runs. Not thread-safe: one worker owns it.
+    """
+
+    def __init__(self, table: t.Table, threads: int) -> None:
+        self.rows = np.zeros((MAX_COLUMNS, ROW_FIELDS), np.int64)
+        self.blocks = np.zeros((MAX_COLUMNS, BLOCK_FIELDS), np.int64)
+        self.samplers = np.zeros(MAX_COLUMNS, select_contract.PARAMETERS)
+        self._table, self._threads = table, threads
+        self._team = np.zeros(_COUNTER + 2 * LINE, np.int64)
+        # Lines must not be shared with neighbours: start on a cache line.
+        self._address = (self._team.ctypes.data + 63) // 64 * 64
+        self._command = self._team[(self._address - self._team.ctypes.data) // 8 :]
+        self._semaphore = np.zeros(_SEMAPHORE_WORDS, np.int64)
+        ctypes.CDLL(None).sem_init(ctypes.c_void_p(self._semaphore.ctypes.data), 0, 0)
+        self._helpers = [
+            threading.Thread(target=_help, args=self._arguments(index), name=f"round-{index}", daemon=True)
+            for index in range(1, threads)
+        ]
+        for helper in self._helpers:
+            helper.start()
+
+    def _arguments(self, thread: int) -> tuple[Any, ...]:
+        table = self._table
+        return (
+            self._address,
+            self._semaphore.ctypes.data,
+            thread,
+            self._threads,
+            table.opcodes,
+            table.descriptors,
+            table.segments,
+            self.rows,
+            self.blocks,
+            self.samplers,
+        )
+
+    def run(self, begin: int, end: int, rows: int, blocks: int) -> None:
+        """Run the operations ``begin..end`` over the first ``rows`` rows and ``blocks`` blocks."""
+        self._command[BEGIN], self._command[END] = begin, end
+        self._command[ROWS], self._command[BLOCKS] = rows, blocks
+        address, semaphore, _, *rest = self._arguments(0)
+        _lead(address, semaphore, *rest)
+
+    def close(self) -> None:
+        """End the helper threads."""
+        if self._helpers:
+            self._command[STOP] = 1
+            self.run(0, 0, 0, 0)
+            for helper in self._helpers:
+                helper.join()
+            self._helpers = []

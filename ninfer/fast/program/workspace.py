@@ -1,0 +1,63 @@
+"""Activation buffers of a round: one row per column of the widest round, allocated before start-up ends.
+
+Owns the arrays; a buffer is named once and found by name. Rows are padded to a K step with zeros that no
+operation ever writes, and every row begins on a cache line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ninfer.fast.program.weights import padded
+
+_LINE = 64
+
+
+def aligned_zeros(count: int, dtype: Any) -> npt.NDArray[Any]:
+    """A zeroed one-dimensional array that begins on a cache line."""
+    size = np.dtype(dtype).itemsize
+    memory = np.zeros(count * size + _LINE, np.uint8)
+    begin = -memory.ctypes.data % _LINE
+    return memory[begin : begin + count * size].view(dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buffer:
+    """Rows of float32: ``array`` [rows, width], its address and row stride in bytes."""
+
+    array: npt.NDArray[np.float32]
+
+    @property
+    def address(self) -> int:
+        return int(self.array.ctypes.data)
+
+    @property
+    def stride(self) -> int:
+        return int(self.array.strides[0])
+
+
+class Workspace:
+    """Named buffers of ``rows`` rows."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self._buffers: dict[str, Buffer] = {}
+
+    def buffer(self, name: str, columns: int) -> Buffer:
+        """The buffer ``name`` of at least ``columns`` columns; the first call decides its width."""
+        if name not in self._buffers:
+            width = padded(columns)
+            self._buffers[name] = Buffer(
+                aligned_zeros(self.rows * width, np.float32).reshape(self.rows, width)
+            )
+        buffer = self._buffers[name]
+        assert buffer.array.shape[1] >= columns, f"{name} is narrower than {columns}"
+        return buffer
+
+    @property
+    def bytes(self) -> int:
+        return sum(buffer.array.nbytes for buffer in self._buffers.values())
