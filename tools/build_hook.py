@@ -41,14 +41,17 @@ class CustomBuildHook(BuildHookInterface[Any]):
 def compile_documents(root: Path) -> str:
     """All documents below ``root/spec`` that a wheel carries, as one JSON object by name.
 
-    Errors: ``SpecError`` when a document is malformed, ``ValueError`` when JSON would change it.
+    Errors: ``SpecError`` when there are none or one is malformed, ``ValueError`` when JSON would change one.
     """
     sys.path.insert(0, str(root))  # the tree being built, not an installed ninfer
     try:
+        from ninfer.errors import SpecError
         from ninfer.spec.documents import DEVELOPMENT_FOLDERS, parse, scan
     finally:
         sys.path.remove(str(root))
     files = scan(root / "spec")
+    if "options" not in files:
+        raise SpecError(f"{root / 'spec'} has no options.yaml: a wheel without spec/ would not start")
     documents = {
         name: parse(path) for name, path in files.items() if not name.startswith(DEVELOPMENT_FOLDERS)
     }

@@ -107,6 +107,9 @@ def test_editable_install_needs_no_compiled_file(tmp_path: Path) -> None:
 
 def test_a_malformed_document_stops_the_build(tmp_path: Path) -> None:
     (tmp_path / "spec").mkdir()
+    with pytest.raises(Exception, match="would not start"):
+        compile_documents(tmp_path)
+    (tmp_path / "spec/options.yaml").write_text("{}")
     (tmp_path / "spec/a.yaml").write_text("a: 1\na: 2")
     with pytest.raises(Exception, match=r"a\.yaml: the key 'a' stands twice"):
         compile_documents(tmp_path)
