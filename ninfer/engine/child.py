@@ -13,11 +13,12 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import NoReturn
 
 import msgspec
 
-from ninfer.engine.events import Fatal, LogRecord, Ready, StartFailed
+from ninfer.engine.events import Fatal, LoadProgress, LogRecord, Ready, StartFailed
 from ninfer.engine.frames import FrameError, FrameReader, FrameWriter
 from ninfer.engine.interface import SerialEngine
 from ninfer.engine.requests import CancelRequest, Command, GenerationRequest
@@ -31,12 +32,16 @@ ENGINES = {
     "scripted": "ninfer.engine.scripted",
 }
 EXIT_FAILED = 1
+_REPORT_S = 1.0
 
 
-def open_engine(settings: EngineSettings) -> SerialEngine:
-    """The engine that ``settings.engine`` names. Errors: whatever its ``open_engine`` raises."""
+def open_engine(settings: EngineSettings, listener: Callable[[int, int], None]) -> SerialEngine:
+    """The engine that ``settings.engine`` names; ``listener`` hears elements loaded and in all.
+
+    Errors: whatever its ``open_engine`` raises.
+    """
     module = importlib.import_module(ENGINES[settings.engine])
-    engine: SerialEngine = module.open_engine(settings)
+    engine: SerialEngine = module.open_engine(settings, listener)
     return engine
 
 
@@ -46,6 +51,7 @@ class Child:
     def __init__(self, sock: socket.socket) -> None:
         self._reader = FrameReader(sock)
         self._writer = FrameWriter(sock)
+        self._reported_at = time.monotonic()
 
     def run(self) -> NoReturn:
         settings = self._reader.receive(msgspec.msgpack.Decoder(EngineSettings))
@@ -76,12 +82,19 @@ class Child:
     def _load(self, settings: EngineSettings) -> tuple[SerialEngine, float]:
         started = time.monotonic()
         try:
-            engine = open_engine(settings)
+            engine = open_engine(settings, self._report_load)
         except Exception as error:
             reason = str(error) if isinstance(error, NinferError) else f"{type(error).__name__}: {error}"
             self._writer.send(StartFailed(reason))
             _leave(EXIT_FAILED)
         return engine, time.monotonic() - started
+
+    def _report_load(self, loaded: int, total: int) -> None:
+        """At most one record per ``_REPORT_S``: a listener is called for each tensor."""
+        now = time.monotonic()
+        if now - self._reported_at >= _REPORT_S:
+            self._reported_at = now
+            self._writer.send(LoadProgress(loaded, total))
 
 
 class _Commands:

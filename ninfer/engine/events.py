@@ -82,10 +82,10 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class LoadProgress(msgspec.Struct, frozen=True, tag="load_progress"):
-    """Bytes of weights loaded so far, for the start-up line."""
+    """Weight elements loaded so far, for the start-up line."""
 
-    loaded_bytes: int
-    total_bytes: int
+    loaded: int
+    total: int
 
 
 class LogRecord(msgspec.Struct, frozen=True, tag="log"):

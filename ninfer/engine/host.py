@@ -57,10 +57,8 @@ class EngineProcess:
         settings: EngineSettings,
         *,
         on_fatal: Callable[[str], None] = exit_on_fatal,
-        on_load_progress: Callable[[LoadProgress], None] = lambda progress: None,
     ) -> None:
         self._on_fatal = on_fatal
-        self._on_load_progress = on_load_progress
         self._outlet = Outlet()
         self._started = threading.Event()
         self._ready: Ready | None = None
@@ -145,7 +143,7 @@ class EngineProcess:
         elif isinstance(event, LogRecord):
             _log.log(logging.getLevelNamesMapping()[event.level.upper()], "%s", event.message)
         elif isinstance(event, LoadProgress):
-            self._on_load_progress(event)
+            _log.info("loading weights: %d %%", 100 * event.loaded // max(event.total, 1))
         elif isinstance(event, StartFailed):
             self._start_error = event.message
         elif isinstance(event, Fatal):

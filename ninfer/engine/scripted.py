@@ -66,11 +66,15 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     journal: str | None = None
 
 
-def open_engine(settings: EngineSettings) -> ScriptedEngine:
+def open_engine(
+    settings: EngineSettings, listener: Callable[[int, int], None] | None = None
+) -> ScriptedEngine:
     """The engine for ``settings.script``. Errors: ``ArtifactError`` when the script says so."""
     assert settings.script is not None, "the scripted engine needs a script"
     script = msgspec.json.decode(Path(settings.script).read_bytes(), type=Script)
     time.sleep(script.load_s)
+    if listener is not None:
+        listener(1, 1)
     if script.load_error is not None:
         raise ArtifactError("script", script.load_error)
     return ScriptedEngine(script)

@@ -6,6 +6,7 @@ logged, never sent.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -61,6 +62,8 @@ def wire_error(error: BaseException) -> WireError:
         return WireError(error.code, error.message)
     if isinstance(error, sanic_errors.SanicException):
         return _of_sanic(error)
+    if isinstance(error, asyncio.CancelledError):  # the client left; Sanic still asks for an answer
+        return WireError("service_unavailable", "The request was cancelled.")
     _log.error("request failed: %s", type(error).__name__, exc_info=error)
     return WireError("internal_error", "The server failed on this request.")
 

@@ -17,16 +17,16 @@ class Members:
     """One JSON object and where it stands in the request."""
 
     def __init__(self, values: Mapping[str, Any], path: str = "") -> None:
-        self._values = values
+        self.values = values
         self.path = path
 
     def value(self, name: str) -> Any:
         """The member's value; None when absent or null."""
-        return self._values.get(name)
+        return self.values.get(name)
 
     def has(self, name: str) -> bool:
         """Whether the member is there at all, null included."""
-        return name in self._values
+        return name in self.values
 
     def at(self, name: str) -> str:
         return member_path(self.path, name)
@@ -88,9 +88,9 @@ class Members:
         return RequestError(code, f"{self.at(name)} {problem}.", self.at(name))
 
     def _required(self, name: str) -> str:
-        if name not in self._values:
+        if name not in self.values:
             raise self.missing(name)
-        if self._values[name] is None:
+        if self.values[name] is None:
             raise self.wrong_type(name, "given")
         return name
 

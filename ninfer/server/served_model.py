@@ -64,14 +64,13 @@ def open_served_model(path: Path, choices: ModelChoices) -> ServedModel:
     with Artifact.open(path) as artifact:
         config = parse_text_config(artifact.directory.components["text"].config)
         _check_context(choices.max_context, config)
-        tokenizer_config = artifact.resource("text", "tokenizer_config.json")
-        tokenizer = Tokenizer.from_resources(artifact.resource("text", "tokenizer.json"), tokenizer_config)
-        template = _template(artifact, choices.chat_template, tokenizer_config)
+        config_bytes = artifact.resource("text", "tokenizer_config.json")
+        tokenizer = Tokenizer.from_resources(artifact.resource("text", "tokenizer.json"), config_bytes)
         return ServedModel(
             public_id=choices.model_id or artifact.public_name,
             config=config,
             weights=artifact.weight_summary(),
-            preparer=PromptPreparer(tokenizer, template, choices.template_defaults),
+            preparer=_preparer(artifact, choices, tokenizer, config_bytes),
             token_domain=tokenizer.vocabulary_size,
             stop_token_ids=_stop_token_ids(artifact.resource("text", "generation_config.json")),
             max_context=choices.max_context,
@@ -98,14 +97,22 @@ def _check_context(max_context: int, config: TextConfig) -> None:
         )
 
 
-def _template(artifact: Artifact, override: Path | None, tokenizer_config: bytes) -> ChatTemplate:
-    if override is None:
-        source = artifact.resource("text", "chat_template.jinja").decode("utf-8")
-        return ChatTemplate(source, tokenizer_config)
+def _preparer(
+    artifact: Artifact, choices: ModelChoices, tokenizer: Tokenizer, tokenizer_config: bytes
+) -> PromptPreparer:
+    """With the artifact's template, or the one that ``--chat-template`` names."""
+    defaults = choices.template_defaults
+    if choices.chat_template is None:
+        source = artifact.resource("text", "chat_template.jinja")
+        return PromptPreparer(tokenizer, ChatTemplate(source, tokenizer_config), defaults)
+    path = choices.chat_template
     try:
-        return ChatTemplate(override.read_text(encoding="utf-8"), tokenizer_config)
-    except (OSError, UnicodeDecodeError) as error:
-        raise OptionError("--chat-template", f"cannot read {override}: {error}") from error
+        template = ChatTemplate(path.read_bytes(), tokenizer_config, path.name)
+        return PromptPreparer(tokenizer, template, defaults)
+    except OSError as error:
+        raise OptionError("--chat-template", f"cannot read {path}: {error.strerror}") from error
+    except ArtifactError as error:
+        raise OptionError("--chat-template", str(error)) from error
 
 
 def _stop_token_ids(generation_config: bytes) -> tuple[int, ...]:

@@ -203,13 +203,7 @@ def test_wrong_stops_name_stop(value: object) -> None:
         ({"response_format": {"type": "xml"}}, "invalid_value", "response_format.type"),
         ({"response_format": {}}, "missing_required_parameter", "response_format.type"),
         ({"enable_thinking": "no"}, "invalid_type", "enable_thinking"),
-        (
-            {"chat_template_kwargs": {"enable_thinking": "no"}},
-            "invalid_type",
-            "chat_template_kwargs.enable_thinking",
-        ),
         ({"chat_template_kwargs": []}, "invalid_type", "chat_template_kwargs"),
-        ({"chat_template_kwargs": {"messages": []}}, "invalid_value", "chat_template_kwargs.messages"),
         ({"reasoning_effort": "ultra"}, "invalid_value", "reasoning_effort"),
     ],
 )
@@ -261,34 +255,22 @@ def test_reasoning_and_its_alias() -> None:
     assert error.param == "messages[0].reasoning"
 
 
-def test_template_options_from_either_place() -> None:
-    for members in ({"enable_thinking": False}, {"chat_template_kwargs": {"enable_thinking": False}}):
-        assert read(**members).conversation.options.enable_thinking is False
+def test_template_options_are_handed_on() -> None:
+    kwargs = {"enable_thinking": False, "own": None}
     options = read(
-        preserve_thinking=True,
-        reasoning_effort="low",
-        chat_template_kwargs={"reasoning_effort": "low", "own": None},
+        preserve_thinking=True, reasoning_effort="low", chat_template_kwargs=kwargs
     ).conversation.options
-    assert (options.preserve_thinking, options.reasoning_effort) == (True, "low")
-    assert dict(options.kwargs) == {"own": None}
+    assert (options.enable_thinking, options.preserve_thinking, options.reasoning_effort) == (
+        None,
+        True,
+        "low",
+    )
+    assert dict(options.kwargs) == kwargs
 
 
 @pytest.mark.parametrize("value", ["default", "auto"])
 def test_effort_aliases_are_the_servers_own_level(value: str) -> None:
     assert read(reasoning_effort=value).conversation.options.reasoning_effort is None
-
-
-@pytest.mark.parametrize(
-    "members",
-    [
-        {"enable_thinking": True, "chat_template_kwargs": {"enable_thinking": False}},
-        {"enable_thinking": True, "reasoning_effort": "none"},
-        {"enable_thinking": False, "reasoning_effort": "high"},
-        {"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"}},
-    ],
-)
-def test_options_given_twice_must_agree(members: dict[str, Any]) -> None:
-    assert refused(**members).code == "conflicting_template_option"
 
 
 NEUTRAL = {

@@ -1,0 +1,68 @@
+"""From parsed options to what the handlers work with: the served model and the services.
+
+Owns what each option of ``ninfer-serve`` means to the server; ``main.py`` owns the process around it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from ninfer.engine.interface import EngineHost
+from ninfer.prompt.conversation import TemplateOptions
+from ninfer.server.generation import Services
+from ninfer.server.outstanding import Outstanding
+from ninfer.server.resolution import generation_defaults
+from ninfer.server.served_model import ModelChoices, ServedModel, open_served_model
+from ninfer.server.transport import TransportLimits, transport_limits
+
+_log = logging.getLogger("ninfer.server")
+_PREPARATION_THREADS = 4
+
+
+def open_model(options: Mapping[str, Any], artifact: Path) -> ServedModel:
+    """The model that ``options`` serve. Errors: ``ArtifactError``, ``OptionError``."""
+    template = options["chat_template"]
+    choices = ModelChoices(
+        model_id=options["model_id"],
+        chat_template=None if template is None else Path(template),
+        max_context=options["max_context"],
+        template_defaults=TemplateOptions(
+            enable_thinking=False if options["no_thinking"] else None,
+            preserve_thinking=True if options["preserve_thinking"] else None,
+        ),
+        demonstration=options["artifact"] is None,
+    )
+    model = open_served_model(artifact, choices)
+    _log.info(
+        "model=%s parameters=%d format=%s payload=%.1f MiB max_context=%d",
+        model.public_id,
+        model.weights.parameters,
+        model.weights.dominant_format,
+        model.weights.payload_bytes / 2**20,
+        model.max_context,
+    )
+    if model.warning is not None:
+        _log.warning(model.warning)
+    return model
+
+
+def build_services(
+    options: Mapping[str, Any],
+    model: ServedModel,
+    host: EngineHost,
+    limits: TransportLimits | None = None,
+) -> Services:
+    """What the handlers share; ``limits`` are the spec's unless given (tests)."""
+    return Services(
+        model=model,
+        defaults=generation_defaults(options, options["default_max_tokens"]),
+        host=host,
+        outstanding=Outstanding(options["max_concurrency"] + options["max_pending_requests"]),
+        workers=ThreadPoolExecutor(_PREPARATION_THREADS, thread_name_prefix="ninfer-prepare"),
+        limits=limits or transport_limits(),
+        max_request_bytes=options["max_request_mib"] * 2**20,
+    )

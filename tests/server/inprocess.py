@@ -1,0 +1,55 @@
+"""A server in a thread of the test process: real options, real sockets, an engine that is loaded once.
+
+For the many checks that need other options but not another process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from ninfer.cli.parser import parse
+from ninfer.engine.inprocess import InProcessHost
+from ninfer.engine.interface import SerialEngine
+from ninfer.server.app import build_app
+from ninfer.server.assemble import build_services, open_model
+from ninfer.server.listen import bind
+from tests.server.client import Client
+
+
+@contextmanager
+def serving(artifact: Path, engine: SerialEngine, arguments: Sequence[str] = ()) -> Iterator[Client]:
+    """Serve ``artifact`` with ``arguments`` of ``ninfer-serve`` until the block ends."""
+    options = parse("ninfer-serve", [str(artifact), "--port", "0", *arguments])
+    host = InProcessHost(engine)
+    app = build_app(build_services(options, open_model(options, artifact), host))
+    loop = asyncio.new_event_loop()
+    sock = bind(options["host"], options["port"])
+    started = threading.Event()
+
+    async def serve() -> None:
+        server = await app.create_server(sock=sock, return_asyncio_server=True)
+        assert server is not None
+        await server.startup()
+        await server.before_start()
+        await server.after_start()
+        started.set()
+        await stopping
+        await server.before_stop()
+        await server.close()
+        await server.after_stop()
+
+    stopping = loop.create_future()
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), name="test-server")
+    thread.start()
+    try:
+        assert started.wait(20)
+        yield Client(f"http://127.0.0.1:{sock.getsockname()[1]}")
+    finally:
+        loop.call_soon_threadsafe(stopping.set_result, None)
+        thread.join()
+        loop.close()
+        host.close()
