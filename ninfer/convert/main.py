@@ -15,6 +15,7 @@ from ninfer.cli.parser import ParsedOptions, run
 from ninfer.convert.inspect import describe
 from ninfer.convert.pipeline import convert
 from ninfer.convert.progress import Progress
+from ninfer.errors import OptionError
 
 PROGRAM = "ninfer-convert"
 _FAILED = 1
@@ -36,13 +37,15 @@ def _main(options: ParsedOptions) -> int:
 
 def _convert(options: ParsedOptions) -> None:
     started = time.monotonic()
-    template = options["chat_template"]
+    template, metadata = options["chat_template"], dict(options["metadata"])
+    if "name" in metadata and options["name"] is not None:
+        raise OptionError("--metadata", "name is what --name sets; give one of them")
     done = convert(
         Path(options["checkpoint"]),
         Path(options["out"]),
         options["recipe"],
         name=options["name"],
-        metadata=dict(options["metadata"]),
+        metadata=metadata,
         chat_template=None if template is None else Path(template),
         max_file_bytes=options["max_file_bytes"],
         rows_per_chunk=options["rows_per_chunk"],

@@ -19,6 +19,7 @@ import numpy as np
 from ninfer import spec
 from ninfer.convert.checkpoint import Checkpoint
 from ninfer.convert.tensor_table import SourceTensor, expected_tensors
+from ninfer.convert.weights_file import StoredTensor
 from ninfer.errors import CheckpointError
 from ninfer.model.config import TextConfig
 
@@ -98,15 +99,24 @@ def locate(checkpoint: Checkpoint, config: TextConfig, with_mtp: bool) -> Mappin
     expected = {row.name: row for row in expected_tensors(config, with_mtp, present)}
     _refuse("missing", [name for name in expected if name not in present])
     for name, row in expected.items():
-        if present[name].shape != row.shape:
-            found, asked = list(present[name].shape), list(row.shape)
-            raise CheckpointError(f"tensor {name} has shape {found}, config.json asks for {asked}")
+        _check_stored(present[name], row)
     extra = set(present) - set(expected)
     if config.tied:
         extra -= _tied_head(checkpoint, embedding=next(iter(expected)))
     patterns = [row["pattern"] for row in spec.document("convert")["left_out"]]
     _refuse("unknown", [name for name in sorted(extra) if not any(fnmatchcase(name, p) for p in patterns)])
     return _sources(expected.values())
+
+
+def _check_stored(found: StoredTensor, expected: SourceTensor) -> None:
+    if found.shape != expected.shape:
+        shapes = f"has shape {list(found.shape)}, config.json asks for {list(expected.shape)}"
+        raise CheckpointError(f"tensor {found.name} {shapes}")
+    readable = spec.document("convert")["dtypes"]
+    if found.dtype not in readable:
+        raise CheckpointError(
+            f"tensor {found.name} has dtype {found.dtype}, not one of {', '.join(readable)}"
+        )
 
 
 def _sources(tensors: Iterable[SourceTensor]) -> dict[str, Source]:

@@ -36,6 +36,17 @@ def test_convert_verify_and_inspect(
     assert "  from: test" in report
 
 
+def test_two_names_are_one_too_many(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [str(checkpoint), str(tmp_path / "out.ninfer"), "--recipe", "q8", "--metadata", "name=a"]
+    assert main([*command, "--name", "b"]) == 2
+    assert "--metadata: name is what --name sets" in capsys.readouterr().err
+    assert main(command) == 0
+    with Artifact.open(tmp_path / "out.ninfer") as artifact:
+        assert artifact.public_name == "a"
+
+
 def test_an_artifact_on_disk_can_be_verified_alone(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

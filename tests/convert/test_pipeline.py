@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -188,6 +189,22 @@ def test_a_failure_on_the_way_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"tensor model.layers.3.mlp.down_proj.weight .* not finite"):
         convert(checkpoint.write(tmp_path / "nan"), tmp_path / "out.ninfer", "bf16")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["big", "nan"]
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_memory_is_bounded_by_the_chunk_not_by_the_model(recipe: str, tmp_path: Path) -> None:
+    checkpoint = nano("dense", tied=True, dtype=BF16)
+    rows = 100_000
+    checkpoint.config["vocab_size"] = rows
+    checkpoint.tensors["model.embed_tokens.weight"] = torch.randn(rows, 64).bfloat16()
+    directory = checkpoint.write(tmp_path / "nano")
+    tracemalloc.start()
+    try:
+        convert(directory, tmp_path / "out.ninfer", recipe)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 << 20  # the embedding alone is 12.8 MB as stored, 25.6 MB as float32
 
 
 def test_a_small_file_cap_splits_into_parts(tmp_path: Path) -> None:

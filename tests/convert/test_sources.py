@@ -106,6 +106,14 @@ def test_a_wrong_shape_is_named_with_the_right_one(name: str, shape: tuple[int, 
     assert str(caught.value) == f"tensor {name} has shape {list(shape)}, config.json asks for {right}"
 
 
+def test_a_dtype_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    checkpoint = nano("dense")
+    name = "model.layers.1.mlp.up_proj.weight"
+    checkpoint.tensors[name] = checkpoint.tensors[name].to(torch.float8_e4m3fn)
+    with pytest.raises(CheckpointError, match=f"tensor {name} has dtype F8_E4M3, not one of F32, BF16, F16"):
+        located(checkpoint, tmp_path)
+
+
 def test_a_checkpoint_of_neither_root_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"neither model.language_model.embed_tokens.weight nor"):
         located(nano("dense").renamed(lambda name: f"transformer.{name}"), tmp_path)
