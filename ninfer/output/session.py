@@ -1,0 +1,127 @@
+"""One answer's way from committed tokens to published text.
+
+Owns the order of the steps (bytes, characters, channels, stop strings) and the counts. Text is published as
+whole characters, never a piece of a stop string nor of the close of thinking; the result is the same however
+the tokens are cut into pushes, and a token costs amortised constant time.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ninfer.output.stops import StopMatcher
+from ninfer.output.thinking import ChannelText, ThinkingSplitter
+from ninfer.prompt.prepared import Channel
+
+_UTF8 = codecs.getincrementaldecoder("utf-8")
+
+
+@dataclass(slots=True)
+class OutputStep:
+    """What one push published, in order; neighbouring entries differ in channel.
+
+    ``stop_string`` is the stop that ended the answer, in this push or before; ``consumed`` counts the ids
+    that were used, the one that completed the stop included.
+    """
+
+    deltas: list[ChannelText] = field(default_factory=list)
+    stop_string: str | None = None
+    consumed: int = 0
+
+
+class OutputSession:
+    """Feed committed ids with ``push``, then call ``finish`` once. ``reasoning_tokens`` counts as it goes:
+
+    the tokens up to the one that completes the close of thinking.
+    """
+
+    def __init__(
+        self,
+        token_bytes: Callable[[int], bytes],
+        initial_channel: Channel,
+        stops: Sequence[str] = (),
+    ) -> None:
+        """``token_bytes`` gives what an id adds to the text (``Tokenizer.token_bytes``).
+
+        Errors: ``ValueError`` for an empty stop string.
+        """
+        self._token_bytes = token_bytes
+        # Invalid bytes become U+FFFD, one for each maximal part of a character (Unicode, section 3.9).
+        self._decoder = _UTF8("replace")
+        self._splitter = ThinkingSplitter(initial_channel)
+        self._matcher = StopMatcher(stops)
+        self._matched_channel = initial_channel
+        self._undecided_tokens = 0
+        self.reasoning_tokens = 0
+
+    @property
+    def channel(self) -> Channel:
+        """Where the next text belongs as far as is decided."""
+        return self._splitter.channel
+
+    def copy(self) -> OutputSession:
+        """An independent session in the same state: push to the copy to preview, keep it to commit."""
+        twin = object.__new__(OutputSession)
+        twin.__dict__.update(self.__dict__)
+        twin._decoder = _UTF8("replace")
+        twin._decoder.setstate(self._decoder.getstate())
+        twin._splitter = self._splitter.copy()
+        twin._matcher = self._matcher.copy()
+        return twin
+
+    def push(self, token_ids: Sequence[int]) -> OutputStep:
+        """Add committed ids; ids after the one that completes a stop string are not used."""
+        step = OutputStep(stop_string=self._matcher.matched)
+        for token_id in token_ids:
+            if step.stop_string is not None:
+                break
+            text = self._decoder.decode(self._token_bytes(token_id))
+            if self._splitter.channel == "reasoning":
+                self._publish_reasoning(text, step)
+            else:
+                self._publish(text, step)
+            step.consumed += 1
+            step.stop_string = self._matcher.matched
+        return step
+
+    def finish(self) -> list[ChannelText]:
+        """The answer has ended: publish what was held. A close of thinking at the very end closes."""
+        step = OutputStep()
+        if self._matcher.matched is None:
+            self._publish(self._decoder.decode(b"", True), step)
+        if self._matcher.matched is None and self._splitter.channel == "reasoning":
+            self._publish_text("reasoning", self._splitter.finish(), step)
+        self._add(step, self._matched_channel, self._matcher.flush())
+        return step.deltas
+
+    def _publish_reasoning(self, text: str, step: OutputStep) -> None:
+        """One token's text and its count: after a complete close it is reasoning only if that was quoted."""
+        awaiting, quoted = self._splitter.closing, self._splitter.quoted_closes
+        self._publish(text, step)
+        if not awaiting or self._splitter.quoted_closes > quoted:
+            self.reasoning_tokens += 1 + self._undecided_tokens
+            self._undecided_tokens = 0
+        elif self._splitter.closing:
+            self._undecided_tokens += 1
+
+    def _publish(self, text: str, step: OutputStep) -> None:
+        for channel, piece in self._splitter.feed(text):
+            self._publish_text(channel, piece, step)
+            if self._matcher.matched is not None:
+                return
+
+    def _publish_text(self, channel: Channel, text: str, step: OutputStep) -> None:
+        if channel != self._matched_channel:
+            self._add(step, self._matched_channel, self._matcher.flush())
+            self._matched_channel = channel
+        self._add(step, channel, self._matcher.feed(text))
+
+    def _add(self, step: OutputStep, channel: Channel, text: str) -> None:
+        if not text:
+            return
+        if step.deltas and step.deltas[-1][0] == channel:
+            step.deltas[-1] = (channel, step.deltas[-1][1] + text)
+        else:
+            step.deltas.append((channel, text))
