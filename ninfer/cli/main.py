@@ -145,3 +145,7 @@ def _report(finished: Finished) -> str:
         f" completion_tokens={usage.completion_tokens} reasoning_tokens={usage.reasoning_tokens}"
         f" ttft={usage.time_to_first_token_s:.3f} s decode={max(rate, 0.0):.1f} tok/s"
     )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

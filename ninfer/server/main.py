@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -95,3 +96,7 @@ def _artifact(options: Mapping[str, Any]) -> Path:
     from ninfer import bundled
 
     return bundled.path()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
