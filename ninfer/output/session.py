@@ -8,8 +8,10 @@ the tokens are cut into pushes, and a token costs amortised constant time.
 from __future__ import annotations
 
 import codecs
+import itertools
+import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ninfer.output.stops import StopMatcher
 from ninfer.output.thinking import ChannelText, ThinkingSplitter
@@ -18,7 +20,7 @@ from ninfer.prompt.prepared import Channel
 _UTF8 = codecs.getincrementaldecoder("utf-8")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class OutputStep:
     """What one push published, in order; neighbouring entries differ in channel.
 
@@ -26,15 +28,15 @@ class OutputStep:
     that were used, the one that completed the stop included.
     """
 
-    deltas: list[ChannelText] = field(default_factory=list)
-    stop_string: str | None = None
-    consumed: int = 0
+    deltas: list[ChannelText]
+    stop_string: str | None
+    consumed: int
 
 
 class OutputSession:
-    """Feed committed ids with ``push``, then call ``finish`` once. ``reasoning_tokens`` counts as it goes:
+    """Feed committed ids with ``push``, then call ``finish`` once.
 
-    the tokens up to the one that completes the close of thinking.
+    ``reasoning_tokens`` counts the tokens up to the one that completes the close of thinking.
     """
 
     def __init__(
@@ -73,55 +75,56 @@ class OutputSession:
 
     def push(self, token_ids: Sequence[int]) -> OutputStep:
         """Add committed ids; ids after the one that completes a stop string are not used."""
-        step = OutputStep(stop_string=self._matcher.matched)
+        published: list[ChannelText] = []
+        consumed = 0
         for token_id in token_ids:
-            if step.stop_string is not None:
+            if self._matcher.matched is not None:
                 break
             text = self._decoder.decode(self._token_bytes(token_id))
             if self._splitter.channel == "reasoning":
-                self._publish_reasoning(text, step)
+                self._publish_reasoning(text, published)
             else:
-                self._publish(text, step)
-            step.consumed += 1
-            step.stop_string = self._matcher.matched
-        return step
+                self._publish(text, published)
+            consumed += 1
+        return OutputStep(_merged(published), self._matcher.matched, consumed)
 
     def finish(self) -> list[ChannelText]:
         """The answer has ended: publish what was held. A close of thinking at the very end closes."""
-        step = OutputStep()
+        published: list[ChannelText] = []
         if self._matcher.matched is None:
-            self._publish(self._decoder.decode(b"", True), step)
+            self._publish(self._decoder.decode(b"", True), published)
         if self._matcher.matched is None and self._splitter.channel == "reasoning":
-            self._publish_text("reasoning", self._splitter.finish(), step)
-        self._add(step, self._matched_channel, self._matcher.flush())
-        return step.deltas
+            self._publish_text("reasoning", self._splitter.finish(), published)
+        published.append((self._matched_channel, self._matcher.flush()))
+        return _merged(published)
 
-    def _publish_reasoning(self, text: str, step: OutputStep) -> None:
+    def _publish_reasoning(self, text: str, published: list[ChannelText]) -> None:
         """One token's text and its count: after a complete close it is reasoning only if that was quoted."""
         awaiting, quoted = self._splitter.closing, self._splitter.quoted_closes
-        self._publish(text, step)
+        self._publish(text, published)
         if not awaiting or self._splitter.quoted_closes > quoted:
             self.reasoning_tokens += 1 + self._undecided_tokens
             self._undecided_tokens = 0
         elif self._splitter.closing:
             self._undecided_tokens += 1
 
-    def _publish(self, text: str, step: OutputStep) -> None:
+    def _publish(self, text: str, published: list[ChannelText]) -> None:
         for channel, piece in self._splitter.feed(text):
-            self._publish_text(channel, piece, step)
+            self._publish_text(channel, piece, published)
             if self._matcher.matched is not None:
                 return
 
-    def _publish_text(self, channel: Channel, text: str, step: OutputStep) -> None:
+    def _publish_text(self, channel: Channel, text: str, published: list[ChannelText]) -> None:
         if channel != self._matched_channel:
-            self._add(step, self._matched_channel, self._matcher.flush())
+            published.append((self._matched_channel, self._matcher.flush()))
             self._matched_channel = channel
-        self._add(step, channel, self._matcher.feed(text))
+        published.append((channel, self._matcher.feed(text)))
 
-    def _add(self, step: OutputStep, channel: Channel, text: str) -> None:
-        if not text:
-            return
-        if step.deltas and step.deltas[-1][0] == channel:
-            step.deltas[-1] = (channel, step.deltas[-1][1] + text)
-        else:
-            step.deltas.append((channel, text))
+
+def _merged(published: list[ChannelText]) -> list[ChannelText]:
+    """Neighbours of one channel joined, empty text dropped."""
+    texts = (entry for entry in published if entry[1])
+    return [
+        (channel, "".join(text for _, text in entries))
+        for channel, entries in itertools.groupby(texts, key=operator.itemgetter(0))
+    ]
