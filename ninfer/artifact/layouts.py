@@ -57,9 +57,9 @@ class Geometry:
         return [(end, start) for end, start in zip(ends, starts, strict=False) if end < start]
 
 
-def default_layout(format_name: str) -> str:
-    """The layout a format is stored in."""
-    return _format(format_name, "format").layout
+def default_layout(format_name: str, where: str = "tensor") -> str:
+    """The layout a format is stored in. Errors: ``ArtifactError`` with ``where`` for an unknown format."""
+    return _format(format_name, where).layout
 
 
 def geometry(format_name: str, layout_name: str, shape: Shape, where: str = "tensor") -> Geometry:

@@ -104,7 +104,11 @@ def place(plan: ArtifactPlan, entry_name: str, max_file_bytes: int) -> Placement
 
 
 def _layout(tensor: PlannedTensor) -> str:
-    return tensor.layout if tensor.layout is not None else layouts.default_layout(tensor.format)
+    return (
+        tensor.layout
+        if tensor.layout is not None
+        else layouts.default_layout(tensor.format, f"object {tensor.id!r}")
+    )
 
 
 def _objects(plan: ArtifactPlan, geometries: Mapping[str, Geometry]) -> list[TensorObject | ResourceObject]:

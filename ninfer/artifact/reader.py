@@ -7,7 +7,9 @@ The one exception that a file can cause here is ``ArtifactError``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import gc
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -52,6 +54,20 @@ class EncodedPiece:
     planes: Mapping[str, NDArray[Any]]
 
 
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """No cycle collection while a directory is built: it makes no cycles, and scanning the half a million
+    objects of a mixture-of-experts model again and again took half of the time (0.53 s against 0.28 s).
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 class Artifact:
     """An open artifact; a context manager. Reading is thread-safe.
 
@@ -76,7 +92,8 @@ class Artifact:
         header_bytes = container().header_bytes
         header = parse_entry(mapped[:header_bytes].tobytes(), mapped.size)
         text = mapped[header_bytes : header_bytes + header.json_bytes].tobytes()
-        directory = schema.build(json_text.parse(text), entry.name)
+        with _collector_paused():
+            directory = schema.build(json_text.parse(text), entry.name)
         check_entry_length(mapped, header.payload_start, directory.files[0].payload_bytes)
         first = mapped[header.payload_start :]
         payload = Payload(entry, directory.files, header.artifact_id, first)

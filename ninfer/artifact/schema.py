@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ninfer.artifact import contract
@@ -26,6 +27,8 @@ from ninfer.artifact.directory import (
 )
 from ninfer.artifact.json_text import check_finite, shorten
 from ninfer.errors import ArtifactError
+
+_NO_AUXILIARIES: Mapping[str, Binding] = MappingProxyType({})
 
 Objects = dict[str, TensorObject | ResourceObject]
 
@@ -254,10 +257,13 @@ def _use(row: Any, index: int, bindings: Mapping[str, Binding], objects: Objects
     if type(parameter) is not str or parameter not in bindings:
         raise ArtifactError(f"{where}.parameter", f"{shorten(parameter)!r} is not bound")
     policy = record.get("activation_policy")
-    if "activation_policy" in record and policy not in contract.activation_policies():
+    known_policy = type(policy) is str and policy in contract.activation_policies()
+    if "activation_policy" in record and not known_policy:
         known = ", ".join(sorted(contract.activation_policies()))
         raise ArtifactError(f"{where}.activation_policy", f"{shorten(policy)!r} is not one of {known}")
-    roles = _object_of(record.get("auxiliaries", {}), f"{where}.auxiliaries")
+    if "auxiliaries" not in record:
+        return Use(parameter, _id(record["input"], f"{where}.input"), policy, _NO_AUXILIARIES)
+    roles = _object_of(record["auxiliaries"], f"{where}.auxiliaries")
     auxiliaries = {
         _id(role, f"{where}.auxiliaries"): _binding(value, objects, f"{where}.auxiliaries.{shorten(role)}")
         for role, value in roles.items()
