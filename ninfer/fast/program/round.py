@@ -123,8 +123,10 @@ def _run_task(opcode, d, segments, rows, row_count, blocks, samplers, task, thre
         moe.contract(d, task, thread)
     elif opcode == t.SCAN:
         select.scan(d, samplers, task)
-    else:
+    elif opcode == t.DRAW:
         select.draw(d, samplers, task)
+    else:
+        embedding.decode_into(d, task, task)
 
 
 @njit(nogil=True, cache=True)
@@ -182,12 +184,12 @@ def _help(team, semaphore, thread, threads, opcodes, descriptors, segments, rows
 class RoundRunner:
     """The team of one model: owns its threads, command block and control tables.
 
-    ``rows`` [MAX_COLUMNS, ROW_FIELDS], ``blocks`` [MAX_COLUMNS, BLOCK_FIELDS] int64 and ``samplers``
+    ``rows`` [at least MAX_COLUMNS, ROW_FIELDS], ``blocks`` [MAX_COLUMNS, BLOCK_FIELDS] int64 and ``samplers``
     [MAX_COLUMNS] are filled by the caller between runs. Not thread-safe: one worker owns it.
     """
 
-    def __init__(self, table: t.Table, threads: int) -> None:
-        self.rows = np.zeros((MAX_COLUMNS, ROW_FIELDS), np.int64)
+    def __init__(self, table: t.Table, threads: int, rows: int = MAX_COLUMNS) -> None:
+        self.rows = np.zeros((max(rows, MAX_COLUMNS), ROW_FIELDS), np.int64)
         self.blocks = np.zeros((MAX_COLUMNS, BLOCK_FIELDS), np.int64)
         self.samplers = np.zeros(MAX_COLUMNS, select_contract.PARAMETERS)
         self._table, self._threads = table, threads
@@ -225,6 +227,11 @@ class RoundRunner:
         self._command[ROWS], self._command[BLOCKS] = rows, blocks
         address, semaphore, _, *rest = self._arguments(0)
         _lead(address, semaphore, *rest)
+
+    @property
+    def descriptors(self) -> t.Longs:
+        """The table's descriptors; a caller may rewrite those of an operation it runs alone."""
+        return self._table.descriptors
 
     def close(self) -> None:
         """End the helper threads."""

@@ -31,7 +31,8 @@ from ninfer.fast.ops.linear.contract import SEGMENT_FIELDS
     CONTRACT,
     SCAN,
     DRAW,
-) = range(17)
+    DECODE,
+) = range(18)
 
 DESCRIPTOR_FIELDS = 32
 

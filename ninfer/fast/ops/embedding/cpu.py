@@ -67,12 +67,17 @@ def decode_row(number, base, high, scale, y, n):
 @njit(nogil=True, cache=True)
 def run_task(d, rows, task):
     """Row ``task``: the embedding of its token."""
-    token = rows[task, TOKEN]
+    decode_into(d, rows[task, TOKEN], task)
+
+
+@njit(nogil=True, cache=True)
+def decode_into(d, source, target):
+    """Stored row ``source`` into row ``target``; with equal numbers, one row of a tile."""
     decode_row(
         d[FORMAT],
-        d[BASE] + token * d[BASE_STRIDE],
-        d[HIGH] + token * d[HIGH_STRIDE],
-        d[SCALE] + token * d[SCALE_STRIDE],
-        d[Y] + task * d[Y_STRIDE],
+        d[BASE] + source * d[BASE_STRIDE],
+        d[HIGH] + source * d[HIGH_STRIDE],
+        d[SCALE] + source * d[SCALE_STRIDE],
+        d[Y] + target * d[Y_STRIDE],
         d[N],
     )

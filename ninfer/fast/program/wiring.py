@@ -1,0 +1,236 @@
+"""Descriptors of a model's operations over one workspace: which buffer and weight each one reads and writes.
+
+Shared by the round's table (64 columns) and by prefill (a chunk of tokens). Owns the buffers, the per-thread
+scratch and the arrays that descriptors point to; decides no order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ninfer.errors import ArtifactError
+from ninfer.fast.memory.pages import PagePool
+from ninfer.fast.memory.states import StateImages
+from ninfer.fast.ops.attention import contract as attention
+from ninfer.fast.ops.control import PAGE_TOKENS
+from ninfer.fast.ops.gdn import contract as gdn
+from ninfer.fast.ops.linear import formats
+from ninfer.fast.ops.linear.contract import SEGMENT_FIELDS, STORE
+from ninfer.fast.ops.moe import contract as moe
+from ninfer.fast.program.parameters import AttentionWeights, ExpertWeights, GatedMatrices, GdnWeights
+from ninfer.fast.program.weights import Matrix, padded
+from ninfer.fast.program.workspace import Buffer, Workspace, aligned_zeros
+from ninfer.model.config import AttentionConfig, GdnConfig, MoeConfig, TextConfig, rotary_axis
+
+Descriptor = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The same activations in natural order and with even lanes first within 32."""
+
+    natural: Buffer
+    evens: Buffer
+
+    def for_format(self, number: int) -> Buffer:
+        """The order in which a weight format reads them."""
+        return self.evens if number in formats.EVENS_FIRST else self.natural
+
+
+class Wiring:
+    """Buffers of ``rows`` rows and descriptors over them, for ``threads`` threads."""
+
+    def __init__(
+        self,
+        config: TextConfig,
+        states: StateImages,
+        pages: PagePool | None,
+        rows: int,
+        threads: int,
+        max_splits: int,
+    ) -> None:
+        self.config, self.rows = config, rows
+        self.workspace = Workspace(rows)
+        self.hidden = self.workspace.buffer("hidden", config.hidden)
+        self._states, self._pages = states, pages
+        self._threads, self._max_splits = threads, max_splits
+        self._eps = int(np.float32(config.rms_eps).view(np.int32))
+        self._arrays: dict[str, npt.NDArray[Any]] = {}
+
+    def pair(self, name: str, columns: int) -> Pair:
+        """Buffers ``name`` in both lane orders."""
+        return Pair(self.workspace.buffer(name, columns), self.workspace.buffer(f"{name}_evens", columns))
+
+    def array(self, name: str, count: int, dtype: Any) -> npt.NDArray[Any]:
+        """The zeroed array ``name``, kept alive; operations of different layers share one by name."""
+        if name not in self._arrays:
+            self._arrays[name] = aligned_zeros(count, dtype)
+        return self._arrays[name]
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the buffers and arrays."""
+        return self.workspace.bytes + sum(array.nbytes for array in self._arrays.values())
+
+    def _scratch(self, name: str, floats: int) -> tuple[int, int]:
+        """Memory per thread: address and stride in bytes."""
+        stride = padded(floats)
+        return int(self.array(name, self._threads * stride, np.float32).ctypes.data), 4 * stride
+
+    # --- one descriptor each -----------------------------------------------------------------------
+
+    def embed(self, embedding: Matrix) -> Descriptor:
+        """Token embeddings into the residual stream."""
+        (segment,) = embedding.segments
+        planes = (segment.base, segment.base_stride, segment.high, segment.high_stride)
+        scales = (segment.scale, segment.scale_stride)
+        return (
+            segment.format,
+            embedding.width,
+            *planes,
+            *scales,
+            self.hidden.address,
+            self.hidden.stride,
+        )
+
+    def rotary(self, config: AttentionConfig) -> Descriptor:
+        """Cosines and sines of every row's positions."""
+        pairs = config.rotary_dim // 2
+        exponents = np.arange(0, config.rotary_dim, 2, dtype=np.float32) / np.float32(config.rotary_dim)
+        frequencies = self.array("frequencies", pairs, np.float32)
+        frequencies[:] = np.float32(1) / np.float32(config.rope.theta) ** exponents
+        axes = self.array("pair_axes", pairs, np.int32)
+        axes[:] = [rotary_axis(pair, config.rope.mrope_section) for pair in range(pairs)]
+        return (frequencies.ctypes.data, axes.ctypes.data, pairs, self._angles(config))
+
+    def _angles(self, config: AttentionConfig) -> int:
+        return int(self.array("angles", self.rows * config.rotary_dim, np.float32).ctypes.data)
+
+    def norm(self, weight: npt.NDArray[np.float32], target: Pair) -> Descriptor:
+        """RMSNorm of the residual stream; ``weight`` holds 1 + w."""
+        y, evens = target.natural, target.evens
+        source = (self.hidden.address, self.hidden.stride, weight.ctypes.data, self.config.hidden, self._eps)
+        return (*source, y.address, y.stride, evens.address, evens.stride)
+
+    def segments(
+        self, matrix: Matrix, x: Pair, y: Buffer, offset: int = 0, mode: int = STORE
+    ) -> list[Descriptor]:
+        """The linear segments of one matrix, writing from column ``offset`` of ``y``."""
+        result: list[Descriptor] = []
+        for segment in matrix.segments:
+            source = x.for_format(segment.format)
+            planes = (segment.base, segment.base_stride, segment.high, segment.high_stride)
+            scales = (segment.scale, segment.scale_stride)
+            target = (source.address, source.stride, y.address + 4 * offset, y.stride, mode)
+            result.append((segment.format, segment.rows, matrix.width, *planes, *scales, *target))
+            offset += segment.rows
+        return result
+
+    def attention(self, layer: int, weights: AttentionWeights, config: AttentionConfig) -> Descriptor:
+        """Append, attend and merge of one layer over the buffers query, gate, key, value → attended."""
+        assert self._pages is not None
+        size, pool = config.head_dim, self._pages.layers[layer]
+        query, gate = (self.workspace.buffer(name, config.query_heads * size) for name in ("query", "gate"))
+        key, value = (self.workspace.buffer(name, config.kv_heads * size) for name in ("key", "value"))
+        output = self.pair("attended", config.query_heads * size)
+        record = size + attention.PARTIAL_PADDING
+        partials = self.array(
+            "partials", self.rows * config.query_heads * self._max_splits * record, np.float32
+        )
+        return (
+            *(query.address, query.stride, gate.address, gate.stride),
+            *(key.address, value.address, key.stride),
+            *(weights.query_norm.ctypes.data, weights.key_norm.ctypes.data, self._eps),
+            *(size, config.query_heads, config.kv_heads, config.rotary_dim, self._angles(config)),
+            *(self._pages.format, pool.keys.ctypes.data, pool.values.ctypes.data),
+            *(pool.key_scales.ctypes.data, pool.value_scales.ctypes.data),
+            *(partials.ctypes.data, self._max_splits),
+            *(output.natural.address, output.natural.stride, output.evens.address, output.evens.stride),
+            *self._scratch("attention", PAGE_TOKENS),
+        )
+
+    def delta_net(self, layer: int, weights: GdnWeights, config: GdnConfig, records: str) -> Descriptor:
+        """Convolution, recurrence and fold of one layer over inputs, a, b, z → mixed.
+
+        ``records`` names the buffers of inputs, convolved columns and gates: one set per layer where they
+        must outlive the layer, one for all where not.
+        """
+        inputs, convolved = (
+            self.workspace.buffer(f"{name}{records}", config.channels) for name in ("inputs", "convolved")
+        )
+        gates = self.array(f"gates{records}", self.rows * 2 * config.value_heads, np.float32)
+        a, b = (self.workspace.buffer(name, config.value_heads) for name in ("a", "b"))
+        z = self.workspace.buffer("z", config.value_heads * config.value_dim)
+        mixed = self.pair("mixed", config.value_heads * config.value_dim)
+        scratch = 2 * config.key_dim + 2 * config.value_dim + config.key_dim * config.value_dim
+        descriptor = (
+            *(inputs.address, inputs.stride, config.taps, config.channels, weights.convolution.ctypes.data),
+            *(convolved.address, convolved.stride, a.address, b.address, a.stride),
+            *(weights.a_log.ctypes.data, weights.dt_bias.ctypes.data, gates.ctypes.data),
+            *(z.address, z.stride, weights.norm.ctypes.data, self._eps),
+            *(config.key_heads, config.value_heads, config.key_dim, config.value_dim),
+            *(self._states.window_offsets[layer], self._states.state_offsets[layer]),
+            *(mixed.natural.address, mixed.natural.stride, mixed.evens.address, mixed.evens.stride),
+            *self._scratch("gdn", scratch),
+        )
+        assert len(descriptor) == gdn.FIELDS
+        return descriptor
+
+    def swiglu(self, name: str, width: int) -> Descriptor:
+        """SiLU(``name``_gate) ⊙ ``name``_up → ``name``_product."""
+        gate, up = (self.workspace.buffer(f"{name}_{part}", width) for part in ("gate", "up"))
+        product = self.pair(f"{name}_product", width)
+        y, evens = product.natural, product.evens
+        source = (gate.address, up.address, gate.stride, padded(width))
+        return (*source, y.address, y.stride, evens.address, evens.stride)
+
+    def experts(self, layer: int, weights: ExpertWeights, config: MoeConfig, x: Pair) -> Descriptor:
+        """Route, expand and contract of one layer over router, shared_score and shared → hidden."""
+        chosen = config.experts_per_token
+        logits = self.workspace.buffer("router", config.experts)
+        score, shared = (
+            self.workspace.buffer(name, columns)
+            for name, columns in (("shared_score", 1), ("shared", self.config.hidden))
+        )
+        table, evens_in, evens_out = self._expert_table(layer, weights.routed)
+        choice = self.array("choice", self.rows * chosen, np.int64)
+        strengths = self.array("strengths", self.rows * chosen, np.float32)
+        width = weights.routed[0].down.width
+        products = self.array("products", self.rows * chosen * width, np.float32)
+        source = x.evens if evens_in else x.natural
+        descriptor = (
+            *(logits.address, logits.stride, config.experts, chosen),
+            *(choice.ctypes.data, strengths.ctypes.data, table.ctypes.data),
+            *(source.address, source.stride, config.expert_mlp, self.config.hidden),
+            *(products.ctypes.data, 4 * width, int(evens_out)),
+            *(shared.address, shared.stride, score.address, score.stride),
+            *(self.hidden.address, self.hidden.stride),
+            *self._scratch("moe", 2 * moe.TASK_ROWS),
+        )
+        assert len(descriptor) == moe.FIELDS
+        return descriptor
+
+    def _expert_table(
+        self, layer: int, routed: tuple[GatedMatrices, ...]
+    ) -> tuple[npt.NDArray[np.int64], bool, bool]:
+        """Segments [experts, 3, fields], and whether inputs and products are read evens first."""
+        flat = self.array(f"experts_{layer}", len(routed) * 3 * SEGMENT_FIELDS, np.int64)
+        table = flat.reshape(-1, 3, SEGMENT_FIELDS)
+        for expert, matrices in enumerate(routed):
+            for place, matrix in enumerate((matrices.gate, matrices.up, matrices.down)):
+                (segment,) = matrix.segments
+                planes = (segment.base, segment.base_stride, segment.high, segment.high_stride)
+                scales = (segment.scale, segment.scale_stride)
+                fields = (segment.format, segment.rows, matrix.width, *planes, *scales, 0, 0, 0, 0, STORE)
+                table[expert, place] = fields
+        orders = {(m.gate.evens_first, m.up.evens_first, m.down.evens_first) for m in routed}
+        (gate, up, down), *rest = orders
+        if rest or gate != up:
+            raise ArtifactError(
+                f"bindings.text/layers/{layer}/moe", "routed experts mix formats above and below 8 bits"
+            )
+        return table, gate, down
