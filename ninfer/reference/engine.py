@@ -20,7 +20,7 @@ from ninfer.engine.requests import GenerationRequest
 from ninfer.engine.settings import EngineSettings
 from ninfer.errors import ArtifactError, RequestError
 from ninfer.model.config import parse_text_config
-from ninfer.prompt import Tokenizer
+from ninfer.prompt.tokenizer import Tokenizer
 from ninfer.reference.model import ReferenceModel
 from ninfer.reference.state import State
 from ninfer.reference.turn import Turn

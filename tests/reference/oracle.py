@@ -6,7 +6,7 @@ Owns the way into transformers (which names, which calls); compares nothing itse
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -42,11 +42,7 @@ def hf_config(kind: Kind, tied: bool = False) -> Any:
 def hf_model(kind: Kind, tied: bool = False) -> Any:
     """The text model in float32 with every parameter taken from the nano tensors."""
     model = AutoModelForCausalLM.from_config(hf_config(kind, tied), attn_implementation="eager").eval()
-    state = {
-        name.replace("model.language_model.", "model."): tensor
-        for name, tensor in tensors(kind, tied).items()
-        if not name.startswith("mtp.")
-    }
+    state = {name: t for name, t in tensors(kind, tied).items() if not name.startswith("mtp.")}
     if tied:
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
     model.load_state_dict(state, strict=True)
@@ -111,8 +107,3 @@ def media_positions(runs: Sequence[int | tuple[int, int]]) -> Tensor:
             columns += [(current, current + r, current + c) for r in range(rows) for c in range(width)]
             current += max(rows, width)
     return torch.tensor(columns).T
-
-
-def state_of(weights: Mapping[str, Tensor]) -> int:
-    """Bytes of all weights, for a test's printed line."""
-    return sum(tensor.nbytes for tensor in weights.values())

@@ -82,7 +82,7 @@ def artifact_config(members: Mapping[str, Any]) -> TextConfig:
 def checkpoint_tensors(members: Mapping[str, Any], mtp: bool = True, seed: int = 0) -> dict[str, Tensor]:
     """Every tensor of the checkpoint, float32 holding bf16 values, under its published name."""
     sizes = _sizes(members)
-    root = "model.language_model"
+    root = "model"
     tensors = dict(_stem(root, members, sizes, seed))
     for index, kind in enumerate(members["layer_types"]):
         tensors |= _layer(f"{root}.layers.{index}", kind, members, sizes, seed)
@@ -229,7 +229,7 @@ def logical_weights(
     members: Mapping[str, Any], tensors: Mapping[str, Tensor], dtype: torch.dtype = torch.float32
 ) -> dict[str, Tensor]:
     """Checkpoint tensors as logical parameters (text, and MTP where present), as the reference takes them."""
-    root, weights = "model.language_model", dict[str, Tensor]()
+    root, weights = "model", dict[str, Tensor]()
     weights["text/token_embedding"] = tensors[f"{root}.embed_tokens.weight"]
     weights["text/final_norm"] = tensors[f"{root}.norm.weight"]
     weights["text/output_head"] = tensors.get("lm_head.weight", weights["text/token_embedding"])
