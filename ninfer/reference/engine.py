@@ -18,12 +18,12 @@ from ninfer.artifact import Artifact
 from ninfer.engine.events import Finished, Progress, RequestEvent, Started, Usage
 from ninfer.engine.requests import GenerationRequest
 from ninfer.engine.settings import EngineSettings
+from ninfer.engine.turn import Turn
 from ninfer.errors import ArtifactError, RequestError
 from ninfer.model.config import parse_text_config
 from ninfer.prompt.tokenizer import Tokenizer
 from ninfer.reference.model import ReferenceModel
 from ninfer.reference.state import State
-from ninfer.reference.turn import Turn
 from ninfer.reference.weights import LoadListener, load_text
 from ninfer.sampling.distribution import Logits
 

@@ -21,7 +21,7 @@ class Turn:
     """Tokens are drawn, then committed; ``reason`` is None until the answer has ended.
 
     ``prompt_tokens`` is the prompt's length, ``room`` the most tokens that may be committed, ``vocabulary``
-    the number of ids that may be drawn.
+    the number of ids that may be drawn. ``counts`` [vocabulary] says how often each id was committed.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Turn:
         self._prompt_tokens = prompt_tokens
         self._room = room
         self._vocabulary = vocabulary
-        self._counts = np.zeros(vocabulary, dtype=np.int32)
+        self.counts = np.zeros(vocabulary, dtype=np.int32)
         self._channel: Channel = request.initial_channel
         self._unpublished: list[int] = []
         self.committed = 0
@@ -51,12 +51,12 @@ class Turn:
     def draw(self, logits: Logits) -> int:
         """The next token; logits [V] float32. Errors: as ``select_token``."""
         place = self._prompt_tokens + self.committed
-        return select_token(logits[: self._vocabulary], self._request.sampling, self._counts, place)
+        return select_token(logits[: self._vocabulary], self._request.sampling, self.counts, place)
 
     def commit(self, token: int) -> Iterator[Delta]:
         """Take ``token`` into the answer, find out whether it ends there, and publish what became whole."""
         self.committed += 1
-        self._counts[token] += 1
+        self.counts[token] += 1
         if token in self._request.stop_token_ids and not self._request.ignore_stop_tokens:
             self.reason = "stop"
             return iter(())

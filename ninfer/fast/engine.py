@@ -1,0 +1,318 @@
+"""The fast engine's worker: one thread that owns scheduler, program and every request in flight.
+
+Others hand it commands and read the events it publishes. A unit of work (a round, a prefill chunk) commits or
+fails whole; a failed unit fails the requests in it and the worker goes on with its queue.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ninfer.engine.events import EngineEvent, Failed, Finished, LogRecord, Progress, Started, Usage
+from ninfer.engine.failures import classify, failed_event
+from ninfer.engine.requests import GenerationRequest
+from ninfer.engine.turn import Turn
+from ninfer.engine.worker import DeviceLost
+from ninfer.errors import EngineError, RequestError
+from ninfer.fast.program.program import Lane, Program, Row, Sampler, Tokens, check_drawn
+from ninfer.fast.schedule.scheduler import Phase, Scheduler, Ticket
+
+Publish = Callable[[EngineEvent], None]
+TokenBytes = Callable[[int], bytes]
+
+# Contract "How failures end": this many recoveries in a row are survived, the next failure ends the engine.
+RECOVERIES = 8
+
+
+class EngineEnded(Exception):
+    """The worker cannot go on; the message says why."""
+
+
+@dataclass(slots=True, eq=False)
+class _Active:
+    """One request in flight. ``token`` is committed but not yet taken in by the model."""
+
+    request: GenerationRequest
+    tokens: Tokens
+    axes: Tokens
+    turn: Turn
+    sampler: Sampler
+    ticket: Ticket
+    submitted_at: float
+    lane: Lane | None = None
+    token: int = -1
+    began: float = 0.0
+    first: float = 0.0
+    last: float = 0.0
+
+
+class FastWorker:
+    """Implements ``Worker`` over a ``Program``.
+
+    ``queue_limit_s`` is the longest a request may wait for admission; ``clock`` is monotonic, in seconds.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        token_bytes: TokenBytes,
+        publish: Publish,
+        queue_limit_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._program, self._token_bytes = program, token_bytes
+        self._publish, self._clock = publish, clock
+        self._queue_limit_s = queue_limit_s
+        self._scheduler = Scheduler(program.options.lanes, program.options.pages)
+        self._active: dict[str, _Active] = {}
+        self._changed = threading.Condition()
+        self._commands: deque[GenerationRequest | str] = deque()
+        self._stopped = False
+        self._recoveries = 0
+
+    # --- any thread --------------------------------------------------------------------------------
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Queue a request; after ``stop`` it is dropped (the outlet has ended it)."""
+        self._command(request)
+
+    def cancel(self, request_id: str) -> None:
+        """End a waiting request at the next unit border and a running one likewise."""
+        self._command(request_id)
+
+    def stop(self) -> None:
+        """Make ``run`` return at the next unit border."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+
+    def _command(self, command: GenerationRequest | str) -> None:
+        with self._changed:
+            self._commands.append(command)
+            self._changed.notify()
+
+    # --- the worker's own thread -------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Serve until ``stop``. Errors: ``DeviceLost``, ``EngineEnded``."""
+        while self._intake():
+            self.step()
+
+    def step(self) -> None:
+        """One cycle: admit, one decode round, one prefill chunk."""
+        self._expire()
+        for ticket in self._scheduler.admit():
+            self._bind(self._active[ticket.id])
+        cycle = self._scheduler.next()
+        decoding = [self._active[ticket.id] for ticket in cycle.decode]
+        if decoding:
+            self._unit(decoding, lambda: self._decode(decoding))
+        if cycle.prefill is not None and cycle.prefill.phase is Phase.PREFILL:
+            prefilling = self._active[cycle.prefill.id]
+            self._unit([prefilling], lambda: self._prefill(prefilling))
+        if self._scheduler.idle:
+            self._program.check_integrity()
+
+    def _intake(self) -> bool:
+        """Apply waiting commands, waiting for one when there is nothing to run; False after ``stop``."""
+        with self._changed:
+            if self._scheduler.idle:
+                self._changed.wait_for(lambda: self._stopped or bool(self._commands))
+            elif not self._scheduler.residents and not self._commands:
+                # Waiting requests that cannot enter an empty engine do not exist; only a deadline can pass.
+                self._changed.wait(0.01)
+            commands, self._commands = self._commands, deque()
+            if self._stopped:
+                return False
+        for command in commands:
+            if isinstance(command, str):
+                self._cancel(command)
+            else:
+                self._accept(command)
+        return True
+
+    def _accept(self, request: GenerationRequest) -> None:
+        try:
+            active = self._prepare(request)
+        except (RequestError, EngineError) as error:
+            self._publish(failed_event(request.id, error))
+            return
+        self._active[request.id] = active
+        self._scheduler.submit(active.ticket)
+
+    def _prepare(self, request: GenerationRequest) -> _Active:
+        """The request's checked prompt, output and sampler.
+
+        Errors: ``RequestError`` for a prompt that is empty, too long or has ids outside the model.
+        """
+        options = self._program.options
+        tokens = np.frombuffer(request.tokens, "<i4")
+        axes = np.frombuffer(request.positions, "<i4").reshape(3, -1)
+        if not axes.size:
+            axes = np.tile(np.arange(len(tokens), dtype=np.int32), (3, 1))
+        check_prompt(tokens, axes, options.max_context, self._program.config.vocab)
+        room = min(request.max_tokens, options.max_context - len(tokens))
+        pages = self._program.pages_for(len(tokens) + max(room, 0))
+        if pages > options.pages:
+            raise EngineError(
+                "insufficient_memory",
+                f"the request may need {pages} KV pages of 64 tokens, this server has {options.pages}; "
+                "ask for fewer tokens or start with a larger --kv-capacity",
+            )
+        turn = Turn(request, self._token_bytes, len(tokens), room, options.vocabulary)
+        sampler = Sampler(request.sampling, turn.counts)
+        return _Active(request, tokens, axes, turn, sampler, Ticket(request.id, pages), self._clock())
+
+    def _bind(self, active: _Active) -> None:
+        active.lane = self._program.open_lane(active.ticket.pages * 64)
+        active.began = self._clock()
+        queue_s = active.began - active.submitted_at
+        self._publish(Started(active.request.id, len(active.tokens), 0, queue_s))
+
+    def _expire(self) -> None:
+        """Fail what has waited for admission too long."""
+        if self._queue_limit_s is None:
+            return
+        now = self._clock()
+        for ticket in list(self._scheduler.waiting):
+            active = self._active[ticket.id]
+            if now - active.submitted_at > self._queue_limit_s:
+                self._release(active)
+                message = f"No lane became free within {1000 * self._queue_limit_s:.0f} ms."
+                self._publish(Failed(ticket.id, "request_queue_timeout", message))
+
+    def _cancel(self, request_id: str) -> None:
+        active = self._active.get(request_id)
+        if active is not None:
+            active.turn.cancel()
+            self._finish(active)
+
+    # --- units -------------------------------------------------------------------------------------
+
+    def _unit(self, members: list[_Active], run: Callable[[], None]) -> None:
+        """Run one unit; its failure fails ``members`` only.
+
+        Errors: ``DeviceLost``; ``EngineEnded`` after RECOVERIES failures in a row.
+        """
+        try:
+            run()
+        except Exception as error:
+            kind = classify(error)
+            if kind == "device":
+                raise DeviceLost(str(error)) from error
+            self._recover(members, error, kind)
+        else:
+            self._recoveries = 0
+
+    def _recover(self, members: list[_Active], error: Exception, kind: str) -> None:
+        if kind == "memory":
+            self._publish(LogRecord("warning", f"worker out of memory: {error} - recovering"))
+        else:
+            trace = "".join(traceback.format_exception(error)).rstrip()
+            self._publish(LogRecord("error", f"worker recovering from a failed request\n{trace}"))
+        for active in members:
+            if active.ticket.phase is not Phase.DONE:
+                self._release(active)
+                self._publish(failed_event(active.request.id, error))
+        self._recoveries += 1
+        if self._recoveries > RECOVERIES:
+            raise EngineEnded(f"{self._recoveries} units failed in a row; the last: {error!r}")
+
+    def _prefill(self, active: _Active) -> None:
+        """One chunk of one prompt; after the last one, the first token."""
+        lane, chunk = active.lane, self._program.options.prefill_chunk
+        assert lane is not None
+        begin = lane.frontier
+        end = min(len(active.tokens), begin + chunk)
+        row = self._program.prefill(lane, active.tokens[begin:end], active.axes[:, begin:end])
+        elapsed = self._clock() - active.began
+        self._publish(Progress(active.request.id, len(active.tokens), 0, end, elapsed))
+        if end < len(active.tokens):
+            return
+        if active.turn.reason is None:
+            self._settle(active, self._program.first(lane, row, active.sampler))
+        else:  # no output was asked for: the prompt is processed, nothing is drawn
+            active.first = active.last = self._clock()
+            self._finish(active)
+        if active.ticket.phase is Phase.PREFILL:
+            self._scheduler.prefilled(active.ticket)
+
+    def _decode(self, members: list[_Active]) -> None:
+        """One round: every member's pending token in, its next token out."""
+        rows = []
+        for active in members:
+            assert active.lane is not None
+            rows.append(Row(active.lane, active.token, active.sampler))
+        for active, drawn in zip(members, self._program.round(rows), strict=True):
+            try:
+                self._settle(active, drawn)
+            except Exception as error:
+                # A bad row fails alone: the others of the round commit.
+                self._release(active)
+                self._publish(failed_event(active.request.id, error))
+                if classify(error) == "internal":
+                    raise
+
+    def _settle(self, active: _Active, drawn: int) -> None:
+        """Commit a drawn token, publish what became whole, finish when it was the last."""
+        token = check_drawn(drawn)
+        deltas = active.turn.commit(token)
+        active.last = self._clock()
+        if active.turn.committed == 1:
+            active.first = active.last
+        active.token = token
+        for delta in deltas:
+            self._publish(delta)
+        if active.turn.reason is not None:
+            self._finish(active)
+
+    def _finish(self, active: _Active) -> None:
+        """Publish the request's good end and give its memory back."""
+        now = self._clock()
+        started = active.lane is not None
+        prefilled = active.first or now
+        for delta in active.turn.close():
+            self._publish(delta)
+        self._release(active)
+        usage = Usage(
+            prompt_tokens=len(active.tokens) if started else 0,
+            cached_tokens=0,
+            completion_tokens=active.turn.committed,
+            reasoning_tokens=active.turn.reasoning_tokens,
+            prefill_s=prefilled - active.began if started else 0.0,
+            decode_s=active.last - active.first if active.first else 0.0,
+            time_to_first_token_s=prefilled - active.submitted_at if started else 0.0,
+        )
+        assert active.turn.reason is not None
+        self._publish(Finished(active.request.id, active.turn.reason, usage, active.turn.stop_string))
+
+    def _release(self, active: _Active) -> None:
+        """Forget a request and free its lane."""
+        self._scheduler.remove(active.ticket)
+        del self._active[active.request.id]
+        if active.lane is not None:
+            self._program.close_lane(active.lane)
+            active.lane = None
+
+
+def check_prompt(tokens: Tokens, axes: Tokens, max_context: int, rows: int) -> None:
+    """Refuse a prompt the model cannot take. Errors: ``RequestError``."""
+    count = len(tokens)
+    if count == 0:
+        raise RequestError("invalid_prompt", "the prompt has no tokens")
+    if count > max_context:
+        raise RequestError(
+            "context_length_exceeded",
+            f"the prompt has {count} tokens, more than the context of {max_context}",
+        )
+    if tokens.min() < 0 or tokens.max() >= rows:
+        raise RequestError("invalid_prompt", f"a prompt token is outside 0..{rows - 1}")
+    if axes.shape[1] != count:
+        raise RequestError("invalid_prompt", f"{axes.shape[1]} positions for {count} tokens")

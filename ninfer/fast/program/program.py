@@ -1,0 +1,228 @@
+"""The one physical authority: weights, pages, state images and the compiled table of one model.
+
+Owns every lane's memory and the two calls that compute: ``prefill`` takes a chunk of one lane, ``round`` one
+token of several. Knows nothing of requests, text or order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ninfer.artifact import Artifact
+from ninfer.errors import EngineError
+from ninfer.fast.memory.pages import PagePool
+from ninfer.fast.memory.states import StateImages
+from ninfer.fast.ops.control import MAX_COLUMNS, PAGE_TOKENS
+from ninfer.fast.ops.select.contract import DEAD_END, NOT_A_NUMBER
+from ninfer.fast.program.parameters import load_text_weights
+from ninfer.fast.program.prefill import Chunk, Prefill, PrefillTable
+from ninfer.fast.program.round import RoundRunner
+from ninfer.fast.program.table import TableBuilder
+from ninfer.fast.program.text import TextTable
+from ninfer.fast.program.weights import LoadListener, WeightLoader
+from ninfer.fast.program.wiring import Wiring
+from ninfer.model.config import TextConfig
+from ninfer.sampling.parameters import SamplingParameters
+
+Tokens = npt.NDArray[np.int32]
+Counts = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramOptions:
+    """Sizes fixed at start-up. ``pages`` of 64 tokens; ``vocabulary`` ids may be drawn."""
+
+    lanes: int
+    max_context: int
+    pages: int
+    kv_format: str
+    prefill_chunk: int
+    threads: int
+    vocabulary: int
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """One sequence's memory: its state slot, its pages and how many tokens they hold (the frontier).
+
+    ``shift`` is the rotary position of the next token minus its place.
+    """
+
+    slot: int
+    pages: list[int]
+    block_table: Tokens
+    frontier: int = 0
+    shift: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sampler:
+    """How one lane draws: effective parameters and the counts of its committed output."""
+
+    parameters: SamplingParameters
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """One lane's part in a round: the token to take in and the sampler of the next."""
+
+    lane: Lane
+    token: int
+    sampler: Sampler
+
+
+class Program:
+    """A loaded text model with its memory. Not thread-safe: one worker owns it."""
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        config: TextConfig,
+        options: ProgramOptions,
+        listener: LoadListener | None = None,
+    ) -> None:
+        self.config, self.options = config, options
+        weights = load_text_weights(WeightLoader(artifact, listener), config)
+        self.states = StateImages(config, options.lanes)
+        attention = [i for i, kind in enumerate(config.layer_types) if kind == "full_attention"]
+        self.pages = (
+            None
+            if config.attention is None
+            else PagePool(config.attention, attention, options.pages, options.kv_format)
+        )
+        builder = TableBuilder()
+        self._table = TextTable(
+            config,
+            weights,
+            self.states,
+            self.pages,
+            options.max_context,
+            options.vocabulary,
+            options.threads,
+            builder,
+        )
+        wiring = Wiring(config, self.states, self.pages, options.prefill_chunk, options.threads, 1)
+        prefill_table = PrefillTable(builder, wiring, weights)
+        self._runner = RoundRunner(builder.build(), options.threads, options.prefill_chunk)
+        self._prefill = Prefill(config, weights, self.states, self.pages, wiring, prefill_table, self._runner)
+        self.workspace_bytes = self._table.wiring.bytes + wiring.bytes
+
+    # --- lanes -------------------------------------------------------------------------------------
+
+    @staticmethod
+    def pages_for(tokens: int) -> int:
+        """Pages that ``tokens`` tokens fill."""
+        return -(-tokens // PAGE_TOKENS)
+
+    @property
+    def free_pages(self) -> int:
+        return self.options.pages if self.pages is None else self.pages.free_pages
+
+    def open_lane(self, ceiling: int) -> Lane:
+        """A zeroed state image and pages for ``ceiling`` tokens."""
+        count = self.pages_for(ceiling)
+        pages = [] if self.pages is None else self.pages.allocate(count)
+        try:
+            slot = self.states.allocate()
+        except IndexError:
+            if self.pages is not None:
+                self.pages.free(pages)
+            raise
+        return Lane(slot, pages, np.array(pages or [0], np.int32))
+
+    def close_lane(self, lane: Lane) -> None:
+        """Give a lane's memory back."""
+        self.states.free(lane.slot)
+        if self.pages is not None:
+            self.pages.free(lane.pages)
+        lane.pages = []
+
+    # --- computing ---------------------------------------------------------------------------------
+
+    def prefill(self, lane: Lane, tokens: Tokens, axes: Tokens) -> npt.NDArray[np.float32]:
+        """Take a chunk of at most ``prefill_chunk`` tokens; the residual row of its last one.
+
+        Shapes: ``tokens`` [T] int32, ``axes`` [3, T] int32.
+        """
+        assert 0 < len(tokens) <= self.options.prefill_chunk
+        row = self._prefill.run(Chunk(tokens, axes, lane.frontier, lane.block_table, lane.slot))
+        lane.frontier += len(tokens)
+        lane.shift = int(axes.max()) + 1 - lane.frontier if axes.size else 0
+        return row
+
+    def first(self, lane: Lane, row: npt.NDArray[np.float32], sampler: Sampler) -> int:
+        """The token after a finished prefill whose last residual row is ``row``."""
+        self._table.wiring.hidden.array[0] = row
+        self._set_sampler(0, sampler, lane.frontier)
+        self._runner.run(*self._table.head, 1, 0)
+        return self._finish(1)[0]
+
+    def round(self, rows: Sequence[Row]) -> list[int]:
+        """One decode round: take in each row's token, draw each row's next.
+
+        A drawn value below 0 is no token: ``check_drawn`` says what it means for its row.
+        """
+        assert 0 < len(rows) <= MAX_COLUMNS
+        for index, row in enumerate(rows):
+            lane = row.lane
+            place = lane.frontier
+            axis = place + lane.shift
+            self._runner.rows[index] = (row.token, place, axis, axis, axis, lane.block_table.ctypes.data)
+            self._runner.blocks[index] = (index, 1, self.states.address(lane.slot), 1)
+            self._set_sampler(index, row.sampler, place + 1)
+        self._runner.run(*self._table.forward, len(rows), len(rows))
+        drawn = self._finish(len(rows))
+        for row in rows:
+            row.lane.frontier += 1
+        return drawn
+
+    def logits(self, rows: int) -> npt.NDArray[np.float32]:
+        """The last Forward's logits [rows, vocabulary] (tests and scoring)."""
+        return self._table.logits.array[:rows, : self.config.vocab]
+
+    def _finish(self, rows: int) -> list[int]:
+        self._runner.run(*self._table.finish, rows, 0)
+        return [int(token) for token in self._table.drawn[:rows]]
+
+    def _set_sampler(self, index: int, sampler: Sampler, position: int) -> None:
+        p = sampler.parameters
+        self._runner.samplers[index] = (
+            p.temperature,
+            p.top_p,
+            p.min_p,
+            p.presence_penalty,
+            p.frequency_penalty,
+            p.top_k,
+            p.seed,
+            position,
+            sampler.counts.ctypes.data,
+            0,
+        )
+
+    def check_integrity(self) -> None:
+        """At idle: every page and slot is free, once."""
+        assert self.states.free_slots == self.states.slots, "a state slot leaked"
+        if self.pages is not None:
+            self.pages.check_integrity()
+            assert self.pages.free_pages == self.pages.pages, "a KV page leaked"
+
+    def close(self) -> None:
+        """End the helper threads."""
+        self._runner.close()
+
+
+def check_drawn(token: int) -> int:
+    """A drawn token, or the row's failure.
+
+    Errors: ``EngineError`` ``internal_error`` for logits that are no numbers and for an empty mask.
+    """
+    if token == NOT_A_NUMBER:
+        raise EngineError("internal_error", "the model returned a logit that is not a number")
+    if token == DEAD_END:
+        raise EngineError("internal_error", "no token may follow: every id is masked")
+    return token
