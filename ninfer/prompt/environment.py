@@ -11,6 +11,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from types import BuiltinMethodType
 from typing import Any
 
 import jinja2
@@ -42,7 +43,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         self._current = threading.local()
         self._limit: int = spec.document("prompt")["template"]["maximum_output_characters"]
         self.replayable = False
-        self.filters.update(tojson=_to_json, join=_join, safe=str)
+        self.filters.update(tojson=_to_json, join=_join, replace=_replace, safe=str)
         self.filters.pop("random")
         self.globals.update(
             raise_exception=_raise_exception,
@@ -81,6 +82,13 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             except KeyError:
                 return self.undefined(obj=obj, name=attribute)
         return super().getattr(obj, attribute)
+
+    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+        """As the sandbox does it; input text keeps the origin of what is written into it."""
+        writes = isinstance(__obj, BuiltinMethodType) and __obj.__name__ in ("replace", "join")
+        if writes and type(__obj.__self__) is str:
+            __obj = getattr(provenance.Traced(__obj.__self__), __obj.__name__)
+        return super().call(__context, __obj, *args, **kwargs)
 
     def call_binop(self, context: runtime.Context, operator: str, left: Any, right: Any) -> Any:
         """Bounds what repetition, powers and format widths can make."""
@@ -205,6 +213,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, MessageView):
         return list(value)
     raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def _replace(value: Any, old: str, new: str, count: int = -1) -> str:
+    return provenance.Traced(str(value)).replace(str(old), str(new), count)
 
 
 @jinja2.pass_environment

@@ -35,6 +35,9 @@ class Traced(str):
         return join((other, self)) if isinstance(other, str) else NotImplemented
 
     def __mul__(self, count: SupportsIndex) -> str:
+        text = str.__mul__(self, count)
+        if self.spans == ((0, len(self)),):
+            return template_text(text)
         return join([self] * count.__index__())
 
     __rmul__ = __mul__
@@ -95,7 +98,7 @@ class Traced(str):
     def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> str:
         """As ``str.replace``; ``new`` keeps its own origin."""
         if not old:
-            return str.replace(self, old, new, count)
+            return str.replace(self, old, new, count)  # a text between all characters writes no control token
         return interleave(new, self.split(old, count))
 
     def join(self, iterable: Iterable[str], /) -> str:
