@@ -21,7 +21,9 @@ LIMIT_BYTES = 48 * 2**20
 _HEADER_BYTES = 8
 
 
-def write(directory: Path, parameters: dict[str, Tensor], optimiser: Optimiser | None, state: dict[str, Any]) -> None:
+def write(
+    directory: Path, parameters: dict[str, Tensor], optimiser: Optimiser | None, state: dict[str, Any]
+) -> None:
     """Write the shards of one checkpoint; ``optimiser`` None writes weights alone (the finished model)."""
     tensors = {f"weight/{name}": p.detach().bfloat16().cpu() for name, p in parameters.items()}
     if optimiser is not None:

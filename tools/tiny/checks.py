@@ -22,10 +22,10 @@ class WrongGradients(RuntimeError):
     """A gradient on this device is not what float64 or float32 says."""
 
 
-def check_delta_rule(device: torch.device, log: Callable[[str], None]) -> None:
+def check_delta_rule(device: torch.device, log: Callable[[str], None], length: int = 256) -> None:
     """Chunked form on ``device`` against the recurrent definition in float64: result and all gradients."""
-    inputs = _delta_inputs()
-    want = _delta_gradients(recurrent, [x.double() for x in inputs])
+    inputs = _delta_inputs(length)
+    want = _delta_gradients(recurrent, [x.to(device, torch.float64) for x in inputs])
     got = _delta_gradients(chunked, [x.to(device) for x in inputs])
     errors = [_relative(a, b) for a, b in zip(got, want, strict=True)]
     log("check=delta_rule relative_errors=" + ",".join(f"{error:.1e}" for error in errors))
@@ -33,15 +33,15 @@ def check_delta_rule(device: torch.device, log: Callable[[str], None]) -> None:
         raise WrongGradients(f"chunked delta rule is off by {max(errors):.2e} on {device}")
 
 
-def _delta_inputs() -> list[Tensor]:
+def _delta_inputs(length: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(3)
-    shape = (2, 256, 4, 64)
+    shape = (2, length, 4, 64)
     q, k, v = (torch.randn(shape, generator=generator) for _ in range(3))
     # Keys that resemble each other are what makes the triangular inverse hard.
     k = torch.nn.functional.normalize(k + 0.5 * torch.randn(2, 1, 4, 64, generator=generator), dim=-1)
     q = torch.nn.functional.normalize(q, dim=-1) / 8
     gate = -0.1 * torch.rand(shape[:3], generator=generator)
-    gate[:, [70, 75, 128]] = RESET_GATE
+    gate[:, [length // 4 + 6, length // 4 + 11, length // 2]] = RESET_GATE
     beta = torch.rand(shape[:3], generator=generator)
     return [q, k, v, gate, beta]
 
@@ -54,7 +54,10 @@ def _delta_gradients(rule: Callable[..., Tensor], inputs: list[Tensor]) -> list[
 
 
 def check_gradients(
-    fast: Callable[[], Tensor], plain: Callable[[], Tensor], parameters: dict[str, Tensor], log: Callable[[str], None]
+    fast: Callable[[], Tensor],
+    plain: Callable[[], Tensor],
+    parameters: dict[str, Tensor],
+    log: Callable[[str], None],
 ) -> None:
     """The compiled loss against the plain one on the same batch: every parameter's gradient."""
     got, want = (_gradients(loss, parameters) for loss in (fast, plain))
@@ -64,7 +67,9 @@ def check_gradients(
     }
     worst = max(errors, key=errors.__getitem__)
     median = sorted(errors.values())[len(errors) // 2]
-    log(f"check=gradients parameters={len(errors)} median_error={median:.1e} worst={worst} error={errors[worst]:.1e}")
+    log(
+        f"check=gradients parameters={len(errors)} median_error={median:.1e} worst={worst} error={errors[worst]:.1e}"
+    )
     if not errors[worst] < _MODEL_LIMIT:
         raise WrongGradients(f"the compiled gradient of {worst} is off by {errors[worst]:.2e}")
 

@@ -76,7 +76,7 @@ def label_weights(marks: Tensor, ahead: int = 1) -> Tensor:
 
 
 def shift_labels(tokens: Tensor, ahead: int = 1) -> Tensor:
-    return F.pad(tokens, (0, ahead))[:, ahead:]
+    return F.pad(tokens, (0, ahead))[:, ahead:].contiguous()
 
 
 @torch.no_grad()
@@ -93,7 +93,12 @@ def measure(model: TinyModel, held_out: HeldOut, device: torch.device, batch: in
         losses = losses.view(tokens.shape)
         weight = label_weights(marks)
         answers = weight == 1
-        sums += [(losses * weight).sum().item(), weight.sum().item(), losses[answers].sum().item(), answers.sum().item()]
+        sums += [
+            (losses * weight).sum().item(),
+            weight.sum().item(),
+            losses[answers].sum().item(),
+            answers.sum().item(),
+        ]
         right = (logits.argmax(-1) == shift_labels(tokens)).cpu().numpy()
         final = _final(marks, 1)
         np.add.at(wrong, documents[:, 1:][final[:, :-1]], ~right[:, :-1][final[:, :-1]])
@@ -133,5 +138,7 @@ def _groups(held_out: HeldOut) -> dict[str, list[int]]:
             continue
         groups[skill].append(number)
         if skill.startswith("copy") and skill != "copy-words":
-            groups["copy<=200" if length <= 200 else "copy<=600" if length <= 600 else "copy>600"].append(number)
+            groups["copy<=200" if length <= 200 else "copy<=600" if length <= 600 else "copy>600"].append(
+                number
+            )
     return dict(groups)

@@ -59,7 +59,8 @@ class Optimiser:
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradients.values()))))
         scale = (self.recipe.clip / (norm + 1e-6)).clamp(max=1.0)
         torch._foreach_mul_(list(gradients.values()), scale)
-        self._adam(gradients, self.recipe.rate * share)
+        if self._others:
+            self._adam(gradients, self.recipe.rate * share)
         if self._matrices:
             self._muon(gradients, self.recipe.matrix_rate * share)
         for parameter in self._parameters.values():
@@ -78,7 +79,8 @@ class Optimiser:
         torch._foreach_div_(root, (1 - two**self.steps) ** 0.5)
         torch._foreach_add_(root, 1e-8)
         decayed = [w for w in weights if w.ndim == 2]
-        torch._foreach_mul_(decayed, 1 - rate * self.recipe.weight_decay)
+        if decayed:
+            torch._foreach_mul_(decayed, 1 - rate * self.recipe.weight_decay)
         torch._foreach_addcdiv_(weights, first, root, -rate / (1 - one**self.steps))
 
     def _muon(self, gradients: dict[str, Tensor], rate: float) -> None:

@@ -2,9 +2,8 @@
 
     python -m tools.tiny.train --out OUT --minutes 8 --tokens 900M --seed 1 [--resume DIR]
 
-Writes OUT/checkpoint.NN (all a resumed run needs), OUT/train.log and, when the schedule is through,
-OUT/final.NN is not needed: the last checkpoint is the model. ``--tokens`` fixes the learning-rate schedule,
-``--stop-at SHARE`` ends a run early on the same schedule.
+Writes OUT/checkpoint.NN (the model and all that a resumed run needs) and OUT/train.log. ``--tokens`` fixes the
+learning-rate schedule, ``--stop-at SHARE`` ends a run early on the same schedule.
 """
 
 from __future__ import annotations
@@ -44,7 +43,9 @@ class Losses:
 class Trainer:
     """One model in training: parameters, optimiser and the loss of a batch."""
 
-    def __init__(self, shape: Shape, recipe: Recipe, seed: int, device: torch.device, settings: argparse.Namespace):
+    def __init__(
+        self, shape: Shape, recipe: Recipe, seed: int, device: torch.device, settings: argparse.Namespace
+    ):
         self.device, self.recipe = device, recipe
         self.parameters: Parameters = init_parameters(shape, seed, device)
         self.optimiser = Optimiser(self.parameters, recipe)
@@ -122,7 +123,8 @@ def run(settings: argparse.Namespace, shape: Shape = TINY) -> None:
         feed, progress, state = _feed(settings)
         with feed:  # workers make data while kernels compile
             log(f"device={device} torch={torch.__version__} settings={vars(settings)}")
-            checks.check_delta_rule(device, log)
+            if settings.check:
+                checks.check_delta_rule(device, log)
             settings.attention = settings.attention or attend.choose(device, log)
             log(f"attention={settings.attention} chosen")
             trainer = _trainer(settings, shape, device, state)
@@ -154,7 +156,9 @@ def _feed(settings: argparse.Namespace) -> tuple[Feed, Progress, dict[str, Any]]
     return feed, progress, state
 
 
-def _trainer(settings: argparse.Namespace, shape: Shape, device: torch.device, state: dict[str, Any]) -> Trainer:
+def _trainer(
+    settings: argparse.Namespace, shape: Shape, device: torch.device, state: dict[str, Any]
+) -> Trainer:
     recipe = Recipe(settings.tokens, settings.rule, settings.rate, settings.matrix_rate, settings.warmup)
     trainer = Trainer(shape, recipe, settings.seed, device, settings)
     if state:
@@ -263,7 +267,9 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--scratch", default="/tmp/ninfer-tiny-shards")
     parser.add_argument("--held-out", type=int, default=48, help="held-out conversations a skill")
     parser.add_argument("--measure-every", type=_count, default=_count("20M"))
-    parser.add_argument("--attention", choices=tuple(attend.CANDIDATES), help="default: the fastest that is right")
+    parser.add_argument(
+        "--attention", choices=tuple(attend.CANDIDATES), help="default: the fastest that is right"
+    )
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=torch.cuda.is_available())
     parser.add_argument("--check", action=argparse.BooleanOptionalAction, default=True)
     return parser.parse_args(argv)

@@ -34,7 +34,9 @@ def segments(document: Document) -> list[Segment]:
         shown = document.preserve or index >= last
         if shown:
             prompt += "<think>\n" + ("" if thinking else "\n</think>\n\n")
-        reasoning = f"{exchange.thought.text(document.effort or '')}\n</think>\n\n" if thinking and shown else ""
+        reasoning = (
+            f"{exchange.thought.text(document.effort or '')}\n</think>\n\n" if thinking and shown else ""
+        )
         parts.append((prompt, False))
         parts.append((reasoning + content(exchange) + "<|im_end|>", shown))
         prompt = "\n"
@@ -97,7 +99,7 @@ def _template() -> jinja2.Template:
 
 def template_source() -> str:
     """The maintained chat template."""
-    return files("ninfer.prompt").joinpath("templates/qwen3_8.jinja").read_text(encoding="utf-8")
+    return files("ninfer").joinpath("prompt/templates/qwen3_8.jinja").read_text(encoding="utf-8")
 
 
 def to_json(value: Any) -> str:

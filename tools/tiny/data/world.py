@@ -104,10 +104,9 @@ metre,one hundred centimetres|pair,two items
 """
 
 _ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen \
-seventeen eighteen nineteen".split()
+    ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
 )
-_TENS = "_ _ twenty thirty forty fifty sixty seventy eighty ninety".split()
+_TENS = ["_", "_", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +302,7 @@ def _language() -> list[Fact]:
 
 def _everyday() -> list[Fact]:
     trades = _rows(_TRADES)
-    days = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
+    days = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
     months = [month for month, _ in _pairs(_MONTH_DAYS)]
     months.insert(1, "February")
     return [

@@ -108,9 +108,19 @@ _PUZZLES = (
 
 def _puzzling(rng: random.Random) -> Exchange:
     """Words that ask nothing the small world can answer."""
-    subject = rng.choice((invented(rng), f"{rng.choice(words.ADJECTIVES)} {invented(rng)}", f"the {rng.choice(words.COMMON)} law"))
-    user = rng.choice(_PUZZLES).format(x=subject, a=rng.choice(words.ADJECTIVES), d=drift(rng, rng.randint(2, 12)))
-    return Exchange("fact", user, "I do not know that.", Thought("This is beyond my small world.", "I say so."))
+    subject = rng.choice(
+        (
+            invented(rng),
+            f"{rng.choice(words.ADJECTIVES)} {invented(rng)}",
+            f"the {rng.choice(words.COMMON)} law",
+        )
+    )
+    user = rng.choice(_PUZZLES).format(
+        x=subject, a=rng.choice(words.ADJECTIVES), d=drift(rng, rng.randint(2, 12))
+    )
+    return Exchange(
+        "fact", user, "I do not know that.", Thought("This is beyond my small world.", "I say so.")
+    )
 
 
 def small_talk(rng: random.Random, split: Split) -> Exchange:

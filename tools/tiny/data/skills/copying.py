@@ -33,24 +33,33 @@ def code(rng: random.Random, split: Split) -> Exchange:
 
 def tale(rng: random.Random, split: Split) -> Exchange:
     """A copy of a story."""
-    return _copy(rng, "copy-tale", "text", _held(rng, split, _TALE, lambda n: prose.tale(rng, max(1, n // 45))))
+    return _copy(
+        rng, "copy-tale", "text", _held(rng, split, _TALE, lambda n: prose.tale(rng, max(1, n // 45)))
+    )
 
 
 def drift(rng: random.Random, split: Split) -> Exchange:
     """A copy of unguessable prose."""
-    return _copy(rng, "copy-drift", "text", _held(rng, split, _DRIFT, lambda n: prose.drift(rng, max(5, n // 7))))
+    return _copy(
+        rng, "copy-drift", "text", _held(rng, split, _DRIFT, lambda n: prose.drift(rng, max(5, n // 7)))
+    )
 
 
 def notes(rng: random.Random, split: Split) -> Exchange:
     """A copy of short lines of names, figures and codes."""
-    return _copy(rng, "copy-notes", "text", _held(rng, split, _NOTE, lambda n: prose.note(rng, max(1, n // 26))))
+    return _copy(
+        rng, "copy-notes", "text", _held(rng, split, _NOTE, lambda n: prose.note(rng, max(1, n // 26)))
+    )
 
 
 def words_only(rng: random.Random, split: Split) -> Exchange:
     """A short copy of a few words or a phrase: what people type first."""
     pools = (words.COMMON, words.NOUNS, words.ADJECTIVES, words.NAMES, words.FOREIGN)
     text = _held(
-        rng, split, _DRIFT, lambda _: " ".join(rng.choice(rng.choice(pools)) for _ in range(rng.randint(1, 14)))
+        rng,
+        split,
+        _DRIFT,
+        lambda _: " ".join(rng.choice(rng.choice(pools)) for _ in range(rng.randint(1, 14))),
     )
     user = rng.choice(
         ('Say "{t}".', "Say: {t}", "Repeat: {t}", 'Repeat "{t}".', "Echo {t}", "Write {t}")

@@ -17,7 +17,7 @@ _STORIES = (
     "{a} {thing} and {b} {thing}: how many in all?",
     "There are {a} {thing} in one box and {b} in another. How many together?",
 )
-_THINGS = "apples books coins eggs lemons letters plates stamps stones tickets".split()
+_THINGS = ["apples", "books", "coins", "eggs", "lemons", "letters", "plates", "stamps", "stones", "tickets"]
 
 
 def one(rng: random.Random, split: Split) -> Exchange:
