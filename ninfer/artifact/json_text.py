@@ -29,7 +29,9 @@ def parse(text: bytes) -> Any:
         value = jiter.from_json(text, allow_inf_nan=False, catch_duplicate_keys=True, cache_mode="keys")
     except ValueError as error:
         message = str(error)
-        raise ArtifactError(f"byte {_offset(text, message)}", _POSITION.sub("", message)) from None
+        raise ArtifactError(f"byte {_offset(text, message)}", shorten(_POSITION.sub("", message))) from None
+    except MemoryError as error:
+        raise ArtifactError("directory", f"{len(text)} bytes of JSON do not fit into memory") from error
     return value
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ninfer.artifact.contract import TensorFormat, TensorLayout, align_up, formats, layouts
 from ninfer.artifact.directory import Shape
+from ninfer.artifact.json_text import shorten
 from ninfer.errors import ArtifactError
 
 
@@ -71,7 +72,7 @@ def geometry(format_name: str, layout_name: str, shape: Shape, where: str = "ten
     numeric = _format(format_name, where)
     layout = layouts().get(layout_name)
     if layout is None:
-        raise ArtifactError(where, f"layout {layout_name!r} is not known")
+        raise ArtifactError(where, f"layout {shorten(layout_name)!r} is not known")
     if numeric.kind not in layout.kinds:
         raise ArtifactError(where, f"layout {layout_name} does not hold format {format_name}")
     if not layout.rank[0] <= len(shape) <= layout.rank[1]:
@@ -95,7 +96,7 @@ def high_bytes(numeric: TensorFormat, layout: TensorLayout) -> int:
 def _format(name: str, where: str) -> TensorFormat:
     numeric = formats().get(name)
     if numeric is None:
-        raise ArtifactError(where, f"format {name!r} is not known")
+        raise ArtifactError(where, f"format {shorten(name)!r} is not known")
     return numeric
 
 

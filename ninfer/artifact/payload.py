@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ninfer.artifact.contract import container
 from ninfer.artifact.directory import FileEntry
 from ninfer.artifact.framing import check_part
+from ninfer.artifact.json_text import shorten
 from ninfer.errors import ArtifactError
 
 Bytes = NDArray[np.uint8]
@@ -77,7 +78,10 @@ class Payload:
         ]
         if len(pieces) == 1:
             return pieces[0]
-        return np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
+        try:
+            return np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
+        except MemoryError as error:
+            raise ArtifactError("payload", f"{length} bytes over several files fit no memory") from error
 
     def close(self) -> None:
         """Let go of the maps; they end with the last array that still looks into them."""
@@ -95,7 +99,7 @@ class Payload:
     def _open_part(self, index: int) -> Bytes:
         file = self._files[index]
         assert file.path is not None, "only the entry has no name"
-        name = f"part file {file.path!r}"
+        name = f"part file {shorten(file.path)!r}"
         constants = container()
         mapped = map_file(self._folder / file.path, name)
         check_part(name, mapped[: constants.header_bytes].tobytes(), index, self._artifact_id)

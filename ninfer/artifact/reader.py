@@ -144,7 +144,12 @@ class Artifact:
         if resource.encoding not in encodings():
             where = f"object {shorten(resource.id)!r}"
             raise ArtifactError(where, f"encoding {shorten(resource.encoding)!r} is not known")
-        return self._payload.read(resource.offset, resource.bytes).tobytes()
+        stored = self._payload.read(resource.offset, resource.bytes)
+        try:
+            return stored.tobytes()
+        except MemoryError as error:
+            where = f"object {shorten(resource.id)!r}"
+            raise ArtifactError(where, f"{resource.bytes} bytes do not fit into memory") from error
 
     def parameter(self, name: str, rows: slice | None = None, shape: Shape | None = None) -> NDArray[Any]:
         """A parameter decoded through its binding: a fresh float32 array (int32 for int32 parameters).

@@ -5,15 +5,20 @@ NumPy warnings are errors under pytest, so a warning from damaged numbers fails 
 
 from __future__ import annotations
 
+import functools
+import json
+import struct
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from ninfer.artifact import Artifact
+from ninfer.artifact import Artifact, contract
 from ninfer.errors import ArtifactError
-from tests.artifact.building import every_format, frame, small_directory, small_payload, write
+from tests.artifact.building import FLOATS, every_format, frame, small_directory, small_payload, write
 from tests.artifact.mutation import Files, mutate, store
 
 
@@ -98,6 +103,82 @@ def test_campaign_of_mutated_files(originals: list[Files], tmp_path: Path, campa
     count = 12_000
     total = run(originals, tmp_path, range(campaign_seed, campaign_seed + count))
     print(f"{count} mutated files raised nothing but ArtifactError: {dict(total)}")
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+NUMBER = st.sampled_from([0, 1, 4, 8, 16, 255, 256, 257, 512, 1023, 1024, 2**32, 2**63, 2**64 - 1, 2**64])
+
+
+def paths(node: Any, prefix: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every place in a JSON value, the whole first."""
+    children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    return [prefix, *(path for key, child in children for path in paths(child, (*prefix, key)))]
+
+
+def placed(path: tuple[Any, ...], value: Any) -> Any:
+    """The small directory with ``value`` at ``path``."""
+    if not path:
+        return value
+    root: Any = small_directory()
+    holder = functools.reduce(lambda node, key: node[key], path[:-1], root)
+    holder[path[-1]] = value
+    return root
+
+
+@settings(max_examples=300)
+@given(path=st.sampled_from(paths(small_directory())), value=JSON)
+def test_any_value_anywhere_in_the_directory(
+    path: tuple[Any, ...], value: Any, tmp_path_factory: Any
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "value.ninfer"
+    text = json.dumps(placed(path, value)).encode("utf-8", "surrogatepass")
+    file.write_bytes(frame(text, small_payload()))
+    use_everything(file)
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_any_offsets_sizes_shapes_and_ranges(data: st.DataObject, tmp_path_factory: Any) -> None:
+    directory = small_directory()
+    for row in directory["objects"]:
+        if data.draw(st.booleans()):
+            row[data.draw(st.sampled_from(["offset", "bytes"]))] = data.draw(NUMBER)
+        if "shape" in row and data.draw(st.booleans()):
+            row["shape"] = data.draw(st.lists(NUMBER | st.integers(1, 9), max_size=4))
+            row["format"] = data.draw(st.sampled_from([*FLOATS, "int32"]))
+            row["layout"] = contract.formats()[row["format"]].layout
+    directory["bindings"]["parts"]["parts"][0]["range"] = [data.draw(NUMBER), data.draw(NUMBER)]
+    directory["files"][0]["payload_bytes"] = size = data.draw(
+        st.sampled_from([1024, 1024, 1023, 4096, 2**64 - 1])
+    )
+    file = tmp_path_factory.getbasetemp() / "numbers.ninfer"
+    file.write_bytes(frame(directory, small_payload()[:size].ljust(min(size, 4096), b"\xff")))
+    use_everything(file)
+
+
+@settings(max_examples=300)
+@given(
+    magic=st.sampled_from([b"NINFER\0\3", b"NINFER\0\2", b"NINPRT\0\3", b""]) | st.binary(max_size=8),
+    json_bytes=NUMBER | st.integers(0, 6000),
+    rest=st.binary(max_size=60),
+    keep=st.integers(0, 6000),
+)
+def test_any_header_and_any_length(
+    magic: bytes, json_bytes: int, rest: bytes, keep: int, tmp_path_factory: Any
+) -> None:
+    whole = frame(small_directory(), small_payload())
+    head = magic + struct.pack("<Q", min(json_bytes, 2**64 - 1)) + rest
+    file = tmp_path_factory.getbasetemp() / "header.ninfer"
+    file.write_bytes((head + whole[len(head) :])[:keep])
+    use_everything(file)
 
 
 def test_undamaged_files_are_read_whole(originals: list[Files], tmp_path: Path) -> None:

@@ -53,6 +53,12 @@ def test_duplicates_surrogates_depth_and_huge_numbers_are_refused(text: bytes) -
         json_text.parse(text)
 
 
+def test_a_long_duplicate_is_named_in_short() -> None:
+    with pytest.raises(ArtifactError, match="duplicate key") as error:
+        json_text.parse(b'{"%b":1,"%b":2}' % (b"k" * 5000, b"k" * 5000))
+    assert len(str(error.value)) < 200
+
+
 def test_integers_keep_all_their_digits_and_trailing_blanks_are_fine() -> None:
     assert json_text.parse(b"[18446744073709551615,1.0]   \n") == [2**64 - 1, 1.0]
     assert type(json_text.parse(b"18446744073709551615")) is int

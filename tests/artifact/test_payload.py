@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +86,17 @@ def test_wrong_parts_are_refused_when_used(tmp_path: Path, part: bytes, where: s
     assert message in str(error.value)
 
 
+def test_a_part_name_no_file_system_takes_is_refused_in_short(tmp_path: Path) -> None:
+    value = small_directory()
+    value["files"] = [{"path": None, "payload_bytes": 300}, {"path": "x" * 3000, "payload_bytes": 724}]
+    path = tmp_path / "entry.ninfer"
+    path.write_bytes(frame(value, small_payload()[:300]))
+    with Artifact.open(path) as artifact:
+        with pytest.raises(ArtifactError, match="File name too long") as error:
+            artifact.parameter("parts")
+        assert len(str(error.value)) < 300
+
+
 def test_parts_lie_beside_the_entry_as_it_was_named(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "links").mkdir()
@@ -100,3 +115,30 @@ def test_ranges_outside_the_payload_are_refused(tmp_path: Path) -> None:
         for offset, length in [(-1, 1), (0, 1025), (1024, 1), (5, -1)]:
             with pytest.raises(ArtifactError, match="outside the payload"):
                 payload.read(offset, length)
+
+
+def test_a_resource_larger_than_memory_is_refused(tmp_path: Path) -> None:
+    value, size = small_directory(), 1 << 33
+    value["objects"].append({"id": "huge", "kind": "resource", "encoding": "raw_bytes_v1"})
+    value["objects"][-1] |= {"offset": 1024, "bytes": size - 1024}
+    value["components"]["text"]["resources"]["huge"] = "huge"
+    value["files"] = [{"path": None, "payload_bytes": size}]
+    path = tmp_path / "entry.ninfer"
+    path.write_bytes(frame(value, small_payload()))
+    os.truncate(path, 4096 + size)
+    with Artifact.open(path) as artifact, address_space(1 << 30):
+        assert artifact.parameter("whole").size == 8
+        with pytest.raises(ArtifactError, match="object 'huge': 8589933568 bytes do not fit"):
+            artifact.resource("text", "huge")
+
+
+@contextlib.contextmanager
+def address_space(room: int) -> Iterator[None]:
+    """Let the process map at most ``room`` bytes more than it has now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + room, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
