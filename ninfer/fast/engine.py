@@ -12,11 +12,12 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from ninfer.engine.events import EngineEvent, Failed, Finished, LogRecord, Progress, Started, Usage
-from ninfer.engine.failures import classify, failed_event
+from ninfer.engine.failures import FailureKind, classify, failed_event
 from ninfer.engine.requests import GenerationRequest
 from ninfer.engine.turn import Turn
 from ninfer.engine.worker import DeviceLost
@@ -53,6 +54,10 @@ class _Active:
     last: float = 0.0
 
 
+# Who failed, and of what.
+_Failures = list[tuple[list[_Active], Exception]]
+
+
 class FastWorker:
     """Implements ``Worker`` over a ``Program``.
 
@@ -73,7 +78,7 @@ class FastWorker:
         self._scheduler = Scheduler(program.options.lanes, program.options.pages)
         self._active: dict[str, _Active] = {}
         self._changed = threading.Condition()
-        self._commands: deque[GenerationRequest | str] = deque()
+        self._commands: deque[tuple[float, GenerationRequest | str]] = deque()
         self._stopped = False
         self._recoveries = 0
 
@@ -95,59 +100,61 @@ class FastWorker:
 
     def _command(self, command: GenerationRequest | str) -> None:
         with self._changed:
-            self._commands.append(command)
+            self._commands.append((self._clock(), command))
             self._changed.notify()
 
     # --- the worker's own thread -------------------------------------------------------------------
 
     def run(self) -> None:
         """Serve until ``stop``. Errors: ``DeviceLost``, ``EngineEnded``."""
-        while self._intake():
+        while self._wait():
             self.step()
 
     def step(self) -> None:
-        """One cycle: admit, one decode round, one prefill chunk."""
+        """One cycle: what was asked meanwhile, admission, one decode round, one prefill chunk."""
+        self._intake()
         self._expire()
         for ticket in self._scheduler.admit():
-            self._bind(self._active[ticket.id])
+            active = self._active[ticket.id]
+            self._attempt([active], partial(self._bind, active))
         cycle = self._scheduler.next()
         decoding = [self._active[ticket.id] for ticket in cycle.decode]
         if decoding:
-            self._unit(decoding, lambda: self._decode(decoding))
+            self._unit(decoding, partial(self._decode, decoding))
         if cycle.prefill is not None and cycle.prefill.phase is Phase.PREFILL:
             prefilling = self._active[cycle.prefill.id]
-            self._unit([prefilling], lambda: self._prefill(prefilling))
+            self._unit([prefilling], partial(self._prefill, prefilling))
         if self._scheduler.idle:
             self._program.check_integrity()
 
-    def _intake(self) -> bool:
-        """Apply waiting commands, waiting for one when there is nothing to run; False after ``stop``."""
+    def _wait(self) -> bool:
+        """Sleep while there is nothing to do; False after ``stop``."""
         with self._changed:
             if self._scheduler.idle:
                 self._changed.wait_for(lambda: self._stopped or bool(self._commands))
-            elif not self._scheduler.residents and not self._commands:
-                # Waiting requests that cannot enter an empty engine do not exist; only a deadline can pass.
-                self._changed.wait(0.01)
+            return not self._stopped
+
+    def _intake(self) -> None:
+        """Apply the commands that came since the last cycle, in their order."""
+        with self._changed:
             commands, self._commands = self._commands, deque()
-            if self._stopped:
-                return False
-        for command in commands:
+        for at, command in commands:
             if isinstance(command, str):
                 self._cancel(command)
             else:
-                self._accept(command)
-        return True
+                self._accept(command, at)
 
-    def _accept(self, request: GenerationRequest) -> None:
+    def _accept(self, request: GenerationRequest, submitted_at: float) -> None:
         try:
-            active = self._prepare(request)
-        except (RequestError, EngineError) as error:
+            active = self._prepare(request, submitted_at)
+        except Exception as error:
+            self._report(error)
             self._publish(failed_event(request.id, error))
             return
         self._active[request.id] = active
         self._scheduler.submit(active.ticket)
 
-    def _prepare(self, request: GenerationRequest) -> _Active:
+    def _prepare(self, request: GenerationRequest, submitted_at: float) -> _Active:
         """The request's checked prompt, output and sampler.
 
         Errors: ``RequestError`` for a prompt that is empty, too long or has ids outside the model.
@@ -168,7 +175,7 @@ class FastWorker:
             )
         turn = Turn(request, self._token_bytes, len(tokens), room, options.vocabulary)
         sampler = Sampler(request.sampling, turn.counts)
-        return _Active(request, tokens, axes, turn, sampler, Ticket(request.id, pages), self._clock())
+        return _Active(request, tokens, axes, turn, sampler, Ticket(request.id, pages), submitted_at)
 
     def _bind(self, active: _Active) -> None:
         active.lane = self._program.open_lane(active.ticket.pages * 64)
@@ -192,38 +199,53 @@ class FastWorker:
         active = self._active.get(request_id)
         if active is not None:
             active.turn.cancel()
-            self._finish(active)
+            self._attempt([active], partial(self._finish, active))
 
     # --- units -------------------------------------------------------------------------------------
 
-    def _unit(self, members: list[_Active], run: Callable[[], None]) -> None:
-        """Run one unit; its failure fails ``members`` only.
-
-        Errors: ``DeviceLost``; ``EngineEnded`` after RECOVERIES failures in a row.
-        """
-        try:
-            run()
-        except Exception as error:
-            kind = classify(error)
-            if kind == "device":
-                raise DeviceLost(str(error)) from error
-            self._recover(members, error, kind)
-        else:
+    def _unit(self, members: list[_Active], run: Callable[[], _Failures | None]) -> None:
+        """Run one unit of work: what succeeds ends a row of recoveries. Errors: as ``_attempt``."""
+        if self._attempt(members, run):
             self._recoveries = 0
 
-    def _recover(self, members: list[_Active], error: Exception, kind: str) -> None:
+    def _attempt(self, members: list[_Active], run: Callable[[], _Failures | None]) -> bool:
+        """Do something for ``members``; its failure fails them only. Returns whether the engine held.
+
+        ``run`` returns the failures that it has kept to single members. Errors: ``DeviceLost``;
+        ``EngineEnded`` after RECOVERIES failures in a row.
+        """
+        try:
+            failures = run() or []
+        except Exception as error:
+            failures = [(members, error)]
+        ours = sum(len(failed) for failed, cause in failures if self._report(cause))
+        for failed, cause in failures:
+            self._fail(failed, cause)
+        if ours < len(members):
+            return True
+        self._recoveries += 1
+        if self._recoveries > RECOVERIES:
+            raise EngineEnded(f"{self._recoveries} units failed in a row; the last: {failures[-1][1]!r}")
+        return False
+
+    def _report(self, error: Exception) -> bool:
+        """Log a failure of ours; False for what is the request's own. Errors: ``DeviceLost``."""
+        kind = _kind(error)
+        if kind == "device":
+            raise DeviceLost(str(error)) from error
         if kind == "memory":
             self._publish(LogRecord("warning", f"worker out of memory: {error} - recovering"))
-        else:
+        elif kind == "internal":
             trace = "".join(traceback.format_exception(error)).rstrip()
             self._publish(LogRecord("error", f"worker recovering from a failed request\n{trace}"))
+        return kind != "request"
+
+    def _fail(self, members: list[_Active], error: Exception) -> None:
+        """End what is still open of ``members``."""
         for active in members:
             if active.ticket.phase is not Phase.DONE:
                 self._release(active)
                 self._publish(failed_event(active.request.id, error))
-        self._recoveries += 1
-        if self._recoveries > RECOVERIES:
-            raise EngineEnded(f"{self._recoveries} units failed in a row; the last: {error!r}")
 
     def _prefill(self, active: _Active) -> None:
         """One chunk of one prompt; after the last one, the first token."""
@@ -244,21 +266,19 @@ class FastWorker:
         if active.ticket.phase is Phase.PREFILL:
             self._scheduler.prefilled(active.ticket)
 
-    def _decode(self, members: list[_Active]) -> None:
-        """One round: every member's pending token in, its next token out."""
+    def _decode(self, members: list[_Active]) -> _Failures:
+        """One round: every member's pending token in, its next token out. A bad row fails alone."""
         rows = []
         for active in members:
             assert active.lane is not None
             rows.append(Row(active.lane, active.token, active.sampler))
+        failures: _Failures = []
         for active, drawn in zip(members, self._program.round(rows), strict=True):
             try:
                 self._settle(active, drawn)
             except Exception as error:
-                # A bad row fails alone: the others of the round commit.
-                self._release(active)
-                self._publish(failed_event(active.request.id, error))
-                if classify(error) == "internal":
-                    raise
+                failures.append(([active], error))
+        return failures
 
     def _settle(self, active: _Active, drawn: int) -> None:
         """Commit a drawn token, publish what became whole, finish when it was the last."""
@@ -300,6 +320,13 @@ class FastWorker:
         if active.lane is not None:
             self._program.close_lane(active.lane)
             active.lane = None
+
+
+def _kind(error: Exception) -> FailureKind:
+    """As ``classify``; a failed check of ours stays one when a request is told of it in our own words."""
+    if isinstance(error, EngineError) and error.code == "internal_error":
+        return "internal"
+    return classify(error)
 
 
 def check_prompt(tokens: Tokens, axes: Tokens, max_context: int, rows: int) -> None:

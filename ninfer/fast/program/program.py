@@ -151,8 +151,10 @@ class Program:
         """
         assert 0 < len(tokens) <= self.options.prefill_chunk
         row = self._prefill.run(Chunk(tokens, axes, lane.frontier, lane.block_table, lane.slot))
+        # Media span fewer positions than tokens: what follows counts on from the largest one so far.
+        largest = max(lane.frontier + lane.shift, int(axes.max()) + 1)
         lane.frontier += len(tokens)
-        lane.shift = int(axes.max()) + 1 - lane.frontier if axes.size else 0
+        lane.shift = largest - lane.frontier
         return row
 
     def first(self, lane: Lane, row: npt.NDArray[np.float32], sampler: Sampler) -> int:

@@ -2,7 +2,8 @@
 
 Fresh requests enter first in, first out; one that does not fit may be overtaken by at most ``lanes`` younger
 ones. A cycle is one decode round of every decode-ready resident, then one prefill chunk of the resident whose
-turn it is: a running stream waits for at most one chunk. Owns order only: no model, no clock, no text.
+turn it is: a running stream waits for at most one chunk, and a prefill for one chunk of each other. Owns
+order only: no model, no clock, no text.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Scheduler:
     pages: int
     waiting: deque[Ticket] = field(default_factory=deque)
     residents: list[Ticket] = field(default_factory=list)
-    _turn: int = 0
+    _prefilling: deque[Ticket] = field(default_factory=deque)
 
     @property
     def free_pages(self) -> int:
@@ -84,6 +85,7 @@ class Scheduler:
             self.waiting.remove(ticket)
             ticket.phase = Phase.PREFILL
             self.residents.append(ticket)
+            self._prefilling.append(ticket)
             admitted.append(ticket)
             if any(older.overtaken >= self.lanes for older in blocked):
                 break
@@ -92,15 +94,16 @@ class Scheduler:
     def next(self) -> Cycle:
         """The next cycle of the residents; both parts are empty when there is nothing to run."""
         decode = tuple(ticket for ticket in self.residents if ticket.phase is Phase.DECODE)
-        prefilling = [ticket for ticket in self.residents if ticket.phase is Phase.PREFILL]
-        if not prefilling:
+        if not self._prefilling:
             return Cycle(decode, None)
-        self._turn += 1
-        return Cycle(decode, prefilling[self._turn % len(prefilling)])
+        ticket = self._prefilling[0]
+        self._prefilling.rotate(-1)
+        return Cycle(decode, ticket)
 
     def prefilled(self, ticket: Ticket) -> None:
         """The ticket's prompt is in; it decodes from the next cycle on."""
         assert ticket.phase is Phase.PREFILL
+        self._prefilling.remove(ticket)
         ticket.phase = Phase.DECODE
 
     def remove(self, ticket: Ticket) -> None:
@@ -109,4 +112,6 @@ class Scheduler:
             self.waiting.remove(ticket)
         else:
             self.residents.remove(ticket)
+            if ticket.phase is Phase.PREFILL:
+                self._prefilling.remove(ticket)
         ticket.phase = Phase.DONE
