@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ninfer.artifact import schema
 from ninfer.artifact.summary import FormatSummary, summarise
 from tests.artifact.building import small_directory
 
 
+@pytest.mark.clause_early("MODELS-007", "MODELS-008")
 def test_shared_tensors_count_once_and_auxiliaries_not_at_all() -> None:
     found = summarise(schema.build(small_directory(), "e"))
     assert (found.tensors, found.parameters, found.payload_bytes) == (2, 16, 32)
@@ -14,6 +17,7 @@ def test_shared_tensors_count_once_and_auxiliaries_not_at_all() -> None:
     assert found.by_format == {"bf16": FormatSummary(2, 16, 32)}
 
 
+@pytest.mark.clause_early("MODELS-009")
 def test_the_dominant_format_has_most_payload_bytes_not_most_parameters() -> None:
     value = small_directory()
     value["objects"][1] |= {"format": "q4_g64_fp16", "shape": [100, 100], "bytes": 200}
