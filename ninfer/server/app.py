@@ -67,7 +67,6 @@ def _register(app: SanicApp, route: Route) -> None:
         methods=[route.method],
         name=name,
         stream=route.reads_body,
-        unquote=True,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 from sanic import HTTPResponse
@@ -19,7 +20,7 @@ async def list_models(request: Request) -> HTTPResponse:
 
 async def get_model(request: Request, model_id: str) -> HTTPResponse:
     services: Services = request.app.ctx.services
-    require_model(services.model, model_id)
+    require_model(services.model, unquote(model_id))  # Sanic leaves the rest of a path as it was sent
     return _json(model_object(services.model))
 
 

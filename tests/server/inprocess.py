@@ -6,8 +6,9 @@ For the many checks that need other options but not another process.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,15 +18,29 @@ from ninfer.engine.interface import SerialEngine
 from ninfer.server.app import build_app
 from ninfer.server.assemble import build_services, open_model
 from ninfer.server.listen import bind
+from ninfer.server.transport import transport_limits
 from tests.server.client import Client
 
 
 @contextmanager
-def serving(artifact: Path, engine: SerialEngine, arguments: Sequence[str] = ()) -> Iterator[Client]:
-    """Serve ``artifact`` with ``arguments`` of ``ninfer-serve`` until the block ends."""
-    options = parse("ninfer-serve", [str(artifact), "--port", "0", *arguments])
+def serving(
+    artifact: Path,
+    engine: SerialEngine,
+    arguments: Sequence[str] = (),
+    *,
+    port: int | None = 0,
+    limits: Mapping[str, float] | None = None,
+) -> Iterator[Client]:
+    """Serve ``artifact`` with ``arguments`` of ``ninfer-serve`` until the block ends.
+
+    ``port`` None leaves the option out; ``limits`` override the transport's.
+    """
+    where = () if port is None else ("--port", str(port))
+    options = parse("ninfer-serve", [str(artifact), *where, *arguments])
     host = InProcessHost(engine)
-    app = build_app(build_services(options, open_model(options, artifact), host))
+    merged = dataclasses.replace(transport_limits(), **(limits or {}))  # type: ignore[arg-type]
+    app = build_app(build_services(options, open_model(options, artifact), host, merged))
+    app.config.TOUCHUP = False  # Sanic rewrites its own methods, which works once in a process
     loop = asyncio.new_event_loop()
     sock = bind(options["host"], options["port"])
     started = threading.Event()

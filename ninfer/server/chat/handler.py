@@ -102,7 +102,7 @@ async def _write(writer: SseWriter, answer: StreamedAnswer, event: RequestEvent 
         await writer.comment()
     elif isinstance(event, Started):
         await writer.data(answer.role())
-    elif isinstance(event, Delta):
+    elif isinstance(event, Delta) and event.text:  # an engine may end with token ids that have no text
         await writer.data(answer.delta(event))
     elif isinstance(event, Finished):
         for payload in answer.finish(event):

@@ -1,0 +1,240 @@
+"""Bytes on the wire: framing, limits, deadlines, slow readers and clients that leave."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ninfer.engine.scripted import Play, Script, Step
+from tests.server.client import Client, chat_body, dechunked, read_all, read_until
+from tests.server.conftest import MODEL
+from tests.server.engines import RecordingEngine
+from tests.server.inprocess import serving
+from tests.server.openapi import check_schema
+from tests.server.streams import event_data
+
+LIMITS = {
+    "header_timeout_s": 1.0,
+    "body_idle_timeout_s": 0.9,
+    "body_timeout_s": 1.5,
+    "send_timeout_s": 2.0,
+    "stream_comment_after_s": 0.15,
+    "keep_alive_timeout_s": 1.0,
+}
+ENDLESS = Play((Step(text="0123456789abcdef" * 8),), repeat=10**6)
+SLOW = Play((Step(text="x", wait_s=0.02),), repeat=10**6)
+SILENT = Play((Step(wait_s=0.5), Step(text="late")))
+FOREVER = {"max_tokens": 10**6}
+
+
+@pytest.fixture(scope="module")
+def engine() -> RecordingEngine:
+    return RecordingEngine(Script(plays={"1": ENDLESS, "2": SLOW, "3": SILENT}))
+
+
+@pytest.fixture(scope="module")
+def client(nano: Path, engine: RecordingEngine) -> Iterator[Client]:
+    arguments = (*MODEL, "--max-request-mib", "1", "--max-context", "32768")
+    with serving(nano, engine, arguments, limits=LIMITS) as client:
+        yield client
+
+
+def post(head: str, body: bytes = b"") -> bytes:
+    return f"POST /v1/chat/completions HTTP/1.1\r\nHost: t\r\n{head}\r\n\r\n".encode() + body
+
+
+def refused(client: Client, data: bytes) -> tuple[int, str]:
+    """Status and code of an answer after which the connection ends."""
+    with client.raw(data) as sock:
+        received = read_all(sock)
+    head, _, body = received.partition(b"\r\n\r\n")
+    assert b"x-request-id: " in head
+    check_schema("Error", json.loads(body))
+    return int(head.split()[1]), json.loads(body)["error"]["code"]
+
+
+GOOD = json.dumps(chat_body()).encode()
+
+
+LENGTH = f"Content-Length: {len(GOOD)}"
+BAD_BYTES = {
+    "garbage": (b"nonsense\r\n\r\n", 400, "bad_request"),
+    "version": (b"GET /health HTTP/9.9\r\n\r\n", 400, "bad_request"),
+    "path-bytes": (b"GET /\xff HTTP/1.1\r\n\r\n", 400, "bad_request"),
+    "length-text": (post("Content-Length: x"), 400, "bad_request"),
+    "length-negative": (post("Content-Length: -5"), 400, "bad_request"),
+    "two-lengths": (post("Content-Length: 1\r\nContent-Length: 2"), 400, "bad_request"),
+    "both-framings": (post("Content-Length: 1\r\nTransfer-Encoding: chunked"), 400, "bad_request"),
+    "bad-chunk": (post("Transfer-Encoding: chunked", b"zz\r\n"), 400, "bad_request"),
+    "large-head": (post("X: " + "y" * 20_000), 431, "headers_too_large"),
+    "declared-large": (post("Content-Length: 2000000", b"{"), 413, "request_too_large"),
+    "chunked-large": (
+        post("Transfer-Encoding: chunked", b"100001\r\n" + b"x" * 0x100001 + b"\r\n"),
+        413,
+        "request_too_large",
+    ),
+    "slow-body": (post("Content-Length: 50", b"{"), 408, "request_timeout"),
+    "slow-head": (b"POST /v1/chat", 408, "request_timeout"),
+    "expectation": (post(f"Expect: magic\r\n{LENGTH}", GOOD), 417, "expectation_failed"),
+    "compressed": (
+        post(f"Connection: close\r\nContent-Encoding: gzip\r\n{LENGTH}", GOOD),
+        415,
+        "unsupported_encoding",
+    ),
+}
+
+
+@pytest.mark.parametrize(("data", "status", "code"), BAD_BYTES.values(), ids=BAD_BYTES)
+def test_wrong_bytes_have_statuses(client: Client, data: bytes, status: int, code: str) -> None:
+    assert refused(client, data) == (status, code)
+    assert client.get("/health").status == 200
+
+
+def test_a_body_that_trickles_ends_at_the_total_deadline(client: Client) -> None:
+    began = time.monotonic()
+    with client.raw(post("Content-Length: 1000", b"{")) as sock:
+        sock.settimeout(0.1)
+        received = b""
+        while not received and time.monotonic() - began < 5:
+            try:
+                received = sock.recv(65536)
+            except TimeoutError:
+                sock.sendall(b" ")
+    assert received.startswith(b"HTTP/1.1 408 ")
+
+
+@pytest.mark.parametrize("form", ["chunked", "two-pieces", "continue"])
+def test_bodies_in_pieces_are_read(client: Client, form: str) -> None:
+    close = "Connection: close\r\n"
+    if form == "chunked":
+        pieces = [b"%x\r\n%s\r\n" % (len(part), part) for part in (GOOD[:10], GOOD[10:])]
+        data = [post(close + "Transfer-Encoding: chunked"), *pieces, b"0\r\n\r\n"]
+    elif form == "two-pieces":
+        data = [post(close + f"Content-Length: {len(GOOD)}", GOOD[:10]), GOOD[10:]]
+    else:
+        data = [post(close + f"Expect: 100-continue\r\nContent-Length: {len(GOOD)}")]
+    with client.raw(data[0]) as sock:
+        if form == "continue":
+            assert read_until(sock, b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            data.append(GOOD)
+        for piece in data[1:]:
+            time.sleep(0.02)
+            sock.sendall(piece)
+        assert read_all(sock).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_requests_follow_each_other_on_one_connection(client: Client) -> None:
+    one = post(f"Content-Length: {len(GOOD)}", GOOD)
+    last = post(f"Connection: close\r\nContent-Length: {len(GOOD)}", GOOD)
+    with client.raw(one + one + last) as sock:
+        assert read_all(sock).count(b"HTTP/1.1 200 OK") == 3
+
+
+def test_an_idle_connection_is_closed(client: Client) -> None:
+    with client.raw(b"") as sock:
+        assert read_all(sock) == b""
+
+
+def test_headers_of_a_stream_come_before_its_first_event(client: Client) -> None:
+    with client.open_chat(seed=2, stream=True, **FOREVER) as sock:
+        head = read_until(sock, b"\r\n\r\n").partition(b"\r\n\r\n")[0].lower()
+    assert head.startswith(b"http/1.1 200 ok")
+    for header in (b"content-type: text/event-stream", b"x-request-id: req_", b"cache-control: no-cache"):
+        assert header in head
+
+
+def test_a_silent_stream_sends_comments(client: Client) -> None:
+    """During prefill and in the queue; the comment changes no event."""
+    with client.open_chat(seed=3, stream=True) as sock:
+        body = dechunked(read_until(sock, b"0\r\n\r\n"))
+    assert body.count(b": keep-alive\n\n") >= 2
+    events = list(event_data(body))
+    assert [json.loads(event)["choices"][0]["delta"] for event in events[:-1]] == [
+        {"role": "assistant", "content": ""},
+        {"reasoning_content": "late"},
+        {},
+    ]
+    assert events[-1] == "[DONE]"
+
+
+def test_a_stream_in_the_queue_opens_with_a_comment(client: Client) -> None:
+    with client.open_chat(seed=2, stream=True, **FOREVER) as running:
+        read_until(running, b"reasoning_content")
+        with client.open_chat(stream=True) as queued:
+            received = read_until(queued, b": keep-alive\n\n")
+            assert b"HTTP/1.1 200 OK" in received
+            assert b"data:" not in received
+            running.close()
+            read_until(queued, b"[DONE]")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_frees_the_engine(client: Client, stream: bool) -> None:
+    """While running and while queued; the queued one is never started."""
+    engine_busy = client.open_chat(seed=2, stream=True, **FOREVER)
+    read_until(engine_busy, b"reasoning_content")
+    queued = client.open_chat(seed=1, stream=stream, user="never", **FOREVER)
+    time.sleep(0.1)
+    queued.close()
+    engine_busy.close()
+    began = time.monotonic()
+    assert client.chat().status == 200
+    assert time.monotonic() - began < 1
+
+
+def test_a_queued_request_whose_client_left_is_never_started(client: Client, engine: RecordingEngine) -> None:
+    with client.open_chat(seed=2, stream=True, **FOREVER) as running:
+        read_until(running, b"reasoning_content")
+        client.open_chat(seed=1, max_tokens=123).close()
+        time.sleep(0.1)
+    assert client.chat().status == 200
+    assert not any(request.max_tokens == 123 for request in engine.requests)
+
+
+def test_a_reader_that_takes_nothing_is_cancelled(client: Client) -> None:
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.connect(("127.0.0.1", int(client.base_url.rpartition(":")[2])))
+    payload = json.dumps(chat_body(seed=1, stream=True, **FOREVER)).encode()
+    sock.sendall(post(f"Content-Length: {len(payload)}", payload))
+    began = time.monotonic()
+    assert client.chat().status == 200  # waits for the stalled one
+    assert time.monotonic() - began < 20
+    sock.close()
+
+
+def test_a_slow_reader_loses_nothing(client: Client) -> None:
+    """A reader slower than the engine gets larger deltas, never fewer characters."""
+    with client.open_chat(seed=1, stream=True, max_tokens=2000) as sock:
+        received = b""
+        while b"0\r\n\r\n" not in received[-10:]:
+            received += sock.recv(20_000)
+            time.sleep(0.002)
+    events = [json.loads(event) for event in event_data(dechunked(received)) if event != "[DONE]"]
+    text = "".join(event["choices"][0]["delta"].get("reasoning_content", "") for event in events)
+    assert text == "0123456789abcdef" * 8 * 2000
+    assert len(events) < 2000
+
+
+def test_the_queue_is_bounded(nano: Path) -> None:
+    """One running and 16 waiting; the next is refused, and a full queue does not change health."""
+    with serving(nano, RecordingEngine(Script(default=SLOW)), MODEL, limits=LIMITS) as client:
+        socks = [client.open_chat(stream=True, **FOREVER) for _ in range(17)]
+        for sock in socks:
+            read_until(sock, b"HTTP/1.1 200 OK")
+        answer = client.chat()
+        assert (answer.status, answer.error["code"]) == (429, "server_overloaded")
+        assert answer.headers["retry-after"]
+        assert client.get("/health").status == 200
+        assert client.get("/v1/models").status == 200
+        for sock in socks:
+            sock.close()
+        deadline = time.monotonic() + 10
+        while client.chat(max_tokens=1).status != 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
