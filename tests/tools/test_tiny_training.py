@@ -14,7 +14,8 @@ from tools.tiny.model import init_parameters
 from tools.tiny.optimiser import Optimiser, Recipe, orthogonalise
 from tools.tiny.shape import TINY, Shape
 
-TOY = Shape(hidden=32, mlp=32, layers=2, attention_every=2, query_heads=2, kv_heads=1, head_dim=16, gdn_heads=2, gdn_dim=16)  # fmt: skip
+TOY = Shape(hidden=32, mlp=32, layers=2, attention_every=2, query_heads=2, kv_heads=1, head_dim=16,
+gdn_heads=2, gdn_dim=16)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +89,8 @@ def test_a_wrong_gradient_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None
 
 def _arguments(out: Path, *more: str) -> list[str]:
     return [
-        "--out", str(out), "--tokens", "12K", "--rows", "2", "--length", "512", "--workers", "1", "--held-out", "1",
+        "--out", str(out), "--tokens", "12K", "--rows", "2", "--length", "512", "--workers", "1",
+        "--held-out", "1",
         "--measure-every", "100K", "--warmup", "2K", "--minutes", "2", *more,
     ]  # fmt: skip
 

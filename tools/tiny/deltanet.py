@@ -20,7 +20,9 @@ _BASE = 8  # Neumann products stay accurate to C(7, 3) = 35; larger base blocks 
 
 
 def recurrent(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
-    """The definition, token by token. Shapes: q, k, v [B, T, H, D]; g, beta [B, T, H]; result [B, T, H, D]."""
+    """The definition, token by token. Shapes: q, k, v [B, T, H, D]; g, beta [B, T, H]; result [B, T, H,
+    D].
+    """
     batch, length, heads, width = q.shape
     state = q.new_zeros(batch, heads, width, v.shape[-1])
     outputs = []
@@ -34,7 +36,7 @@ def recurrent(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tenso
 
 def chunked(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, chunk: int = 64) -> Tensor:
     """Equal to ``recurrent``; T must be a multiple of ``chunk`` (a power of two, at least 8)."""
-    batch, length, heads, _ = q.shape
+    batch, _, heads, _ = q.shape
     q, k, v = (_split(x, chunk) for x in (q, k, v))  # [N, B*H, C, D]
     total = _split(g[..., None], chunk).squeeze(-1).cumsum(-1)  # [N, B*H, C]
     beta = _split(beta[..., None], chunk)  # [N, B*H, C, 1]
@@ -134,7 +136,9 @@ unit_lower_inverse.register_autograd(_inverse_backward, setup_context=_inverse_s
 
 @torch.library.custom_op("ninfer_tiny::chunk_states", mutates_args=())
 def chunk_states(advance: Tensor, add: Tensor) -> Tensor:
-    """States before each chunk: S_0 = 0, S_{n+1} = advance_n S_n + add_n. Shapes: [N, G, K, K], [N, G, K, V]."""
+    """States before each chunk: S_0 = 0, S_{n+1} = advance_n S_n + add_n. Shapes: [N, G, K, K], [N, G, K,
+    V].
+    """
     states = torch.zeros_like(add, memory_format=torch.contiguous_format)
     for n in range(add.shape[0] - 1):
         torch.baddbmm(add[n], advance[n], states[n], out=states[n + 1])

@@ -1,7 +1,7 @@
 """Quick held-out measures while training: loss, and answers exactly right under teacher forcing.
 
-A whole answer whose every token is the argmax of the true prefix is what greedy decoding writes. The same holds
-for drafts: a first draft is accepted where it equals the next token.
+A whole answer whose every token is the argmax of the true prefix is what greedy decoding writes. The same
+holds for drafts: a first draft is accepted where it equals the next token.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
+from torch.nn import functional
 
 from tools.tiny.data.documents import EXAM_SKILLS, exam_document
 from tools.tiny.data.pack import ANSWER, FINAL, PROMPT, START, Rows, pack, tokenise
@@ -27,7 +27,9 @@ _SEED = 20_261_130
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Packed exam conversations; ``skills`` and ``lengths`` (tokens of the last answer) by document number."""
+    """Packed exam conversations; ``skills`` and ``lengths`` (tokens of the last answer) by document
+    number.
+    """
 
     rows: Rows
     skills: list[str]
@@ -67,16 +69,18 @@ class Measures:
 
 
 def label_weights(marks: Tensor, ahead: int = 1) -> Tensor:
-    """Loss weight of predicting the token ``ahead`` places on [R, T]; zero across documents and past the row."""
-    shifted = F.pad(marks, (0, ahead))[:, ahead:]
+    """Loss weight of predicting the token ``ahead`` places on [R, T]; zero across documents and past the
+    row.
+    """
+    shifted = functional.pad(marks, (0, ahead))[:, ahead:]
     weight = ((shifted & ANSWER) > 0).float() + PROMPT_WEIGHT * ((shifted & PROMPT) > 0).float()
     for step in range(1, ahead + 1):
-        weight = weight * ((F.pad(marks, (0, step))[:, step:] & START) == 0)
+        weight = weight * ((functional.pad(marks, (0, step))[:, step:] & START) == 0)
     return weight
 
 
 def shift_labels(tokens: Tensor, ahead: int = 1) -> Tensor:
-    return F.pad(tokens, (0, ahead))[:, ahead:].contiguous()
+    return functional.pad(tokens, (0, ahead))[:, ahead:].contiguous()
 
 
 @torch.no_grad()
@@ -89,7 +93,9 @@ def measure(model: TinyModel, held_out: HeldOut, device: torch.device, batch: in
         tokens, marks = tokens.to(device), marks.to(device)
         forward = model.forward(tokens, (marks & START) > 0)
         logits = model.logits(forward.hidden).float()
-        losses = F.cross_entropy(logits.flatten(0, 1), shift_labels(tokens).flatten(), reduction="none")
+        losses = functional.cross_entropy(
+            logits.flatten(0, 1), shift_labels(tokens).flatten(), reduction="none"
+        )
         losses = losses.view(tokens.shape)
         weight = label_weights(marks)
         answers = weight == 1
@@ -125,7 +131,7 @@ def _batches(rows: Rows, batch: int) -> Iterator[tuple[Tensor, Tensor, np.ndarra
 
 def _final(marks: Tensor, ahead: int) -> np.ndarray:
     """Where the token ``ahead`` places on belongs to the last answer (of the same document)."""
-    shifted: np.ndarray = ((F.pad(marks, (0, ahead))[:, ahead:] & FINAL) > 0).cpu().numpy()
+    shifted: np.ndarray = ((functional.pad(marks, (0, ahead))[:, ahead:] & FINAL) > 0).cpu().numpy()
     return shifted
 
 

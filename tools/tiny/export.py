@@ -1,6 +1,7 @@
 """A training checkpoint as a Hugging Face directory and as the bundled artifact.
 
-    python -m tools.tiny.export CHECKPOINT_DIR --out build/ninfer-tiny [--artifact ninfer/bundled/ninfer-tiny.ninfer]
+    python -m tools.tiny.export CHECKPOINT_DIR --out build/ninfer-tiny [--artifact
+    ninfer/bundled/ninfer-tiny.ninfer]
 
 Runs on a CPU in seconds. The artifact is written by ``ninfer-convert``'s own code and replaces an older one.
 """

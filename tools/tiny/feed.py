@@ -108,9 +108,10 @@ class Feed:
     def _put(self, item: tuple[int, Tensor, Tensor]) -> None:
         while not self._closed.is_set():
             try:
-                return self._ready.put(item, timeout=0.2)
+                self._ready.put(item, timeout=0.2)
             except queue.Full:
                 continue
+            return
 
     def _say_consumed(self, shard: int) -> None:
         partial = self._folder / "consumed.part"

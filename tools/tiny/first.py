@@ -84,9 +84,7 @@ def _train(settings: argparse.Namespace) -> tuple[train.Trainer, int]:
     while (spent := (time.monotonic() - begin) / (60 * settings.minutes)) < 1:
         rows = pack(stream, settings.rows, settings.length)
         ids, marks = torch.from_numpy(rows.tokens.astype("int64")), torch.from_numpy(rows.marks)
-        losses = trainer.losses(trainer.plain, ids, marks)
-        (losses.text + trainer.draft_weight * losses.draft).backward()
-        trainer.optimiser.step(min(1.0, spent / 0.02, (1 - spent) / 0.5))
+        losses, _ = trainer.step(ids, marks, min(1.0, spent / 0.02, (1 - spent) / 0.5))
         tokens, step = tokens + ids.numel(), step + 1
         average += (losses.text.item() - average) / min(step, 50)
         if step % 25 == 0:

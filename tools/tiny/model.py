@@ -1,8 +1,8 @@
 """The trainable model: parameters by checkpoint name, forward pass in plain PyTorch, MTP head included.
 
-Owns the formulas only. Matrices multiply in ``act`` (bf16 on GPU, float32 or float64 in checks), the residual
-stream, norms, gates and the delta rule stay in float32 or better. Blocks are functions of tensors, so that one
-compiled function serves every layer of a kind.
+Owns the formulas only. Matrices multiply in ``act`` (bf16 on GPU, float32 or float64 in checks), the
+residual stream, norms, gates and the delta rule stay in float32 or better. Blocks are functions of
+tensors, so that one compiled function serves every layer of a kind.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from tools.tiny.attend import CANDIDATES, Layout
 from tools.tiny.deltanet import RESET_GATE, chunked
@@ -83,7 +83,7 @@ class TinyModel:
         ages = document_ages(starts, self.shape.taps)
         rope = rotary_table(self.shape, tokens.shape[1], tokens.device)
         p = self.parameters
-        embedded = F.embedding(tokens, p["model.embed_tokens.weight"])
+        embedded = functional.embedding(tokens, p["model.embed_tokens.weight"])
         x = embedded
         for layer in range(self.shape.layers):
             weights = self._layer(f"model.layers.{layer}.")
@@ -102,7 +102,7 @@ class TinyModel:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores of the next token from normed hidden states."""
-        return F.linear(hidden, self.parameters["model.embed_tokens.weight"].to(hidden.dtype))
+        return functional.linear(hidden, self.parameters["model.embed_tokens.weight"].to(hidden.dtype))
 
     def _layer(self, prefix: str) -> dict[str, Tensor]:
         start = len(prefix)
@@ -115,7 +115,7 @@ def document_ages(starts: Tensor, taps: int) -> Tensor:
     """[taps - 1, B, T] bool: row s is true where the token s + 1 back belongs to the same document."""
     reach = [~starts]
     for _ in range(taps - 2):
-        reach.append(F.pad(reach[-1], (1, 0))[:, :-1] & ~starts)
+        reach.append(functional.pad(reach[-1], (1, 0))[:, :-1] & ~starts)
     return torch.stack(reach)
 
 
@@ -145,12 +145,12 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def _matmul(x: Tensor, weight: Tensor, act: torch.dtype) -> Tensor:
-    return F.linear(x.to(act), weight.to(act))
+    return functional.linear(x.to(act), weight.to(act))
 
 
 def _feed_forward(x: Tensor, w: dict[str, Tensor], eps: float, act: torch.dtype) -> Tensor:
     n = _norm(x, w["post_attention_layernorm"], eps).to(act)
-    product = F.silu(_matmul(n, w["mlp.gate_proj"], act)) * _matmul(n, w["mlp.up_proj"], act)
+    product = functional.silu(_matmul(n, w["mlp.gate_proj"], act)) * _matmul(n, w["mlp.up_proj"], act)
     return x + _matmul(product, w["mlp.down_proj"], act)
 
 
@@ -161,16 +161,16 @@ def _gdn_block(
     heads = (batch, length, shape.gdn_heads, shape.gdn_dim)
     n = _norm(x, w["input_layernorm"], shape.eps).to(act)
     u = _wide(_matmul(n, w["linear_attn.in_proj_qkv"], act))
-    u = F.silu(_convolve(u, w["linear_attn.conv1d"], ages))
+    u = functional.silu(_convolve(u, w["linear_attn.conv1d"], ages))
     q, k, v = (part.reshape(heads) for part in u.split(shape.gdn_width, -1))
     z = _wide(_matmul(n, w["linear_attn.in_proj_z"], act)).reshape(heads)
     beta = _wide(_matmul(n, w["linear_attn.in_proj_b"], act)).sigmoid()
-    step = F.softplus(_wide(_matmul(n, w["linear_attn.in_proj_a"], act)) + w["linear_attn.dt_bias"])
+    step = functional.softplus(_wide(_matmul(n, w["linear_attn.in_proj_a"], act)) + w["linear_attn.dt_bias"])
     gate = -w["linear_attn.A_log"].exp() * step
     gate = gate.masked_fill(starts[..., None], RESET_GATE)
     q, k = _unit(q) * shape.gdn_dim**-0.5, _unit(k)
     out = chunked(q, k, v, gate, beta, min(64, length))
-    out = _rms(out, shape.eps) * w["linear_attn.norm"] * F.silu(z)
+    out = _rms(out, shape.eps) * w["linear_attn.norm"] * functional.silu(z)
     x = x + _matmul(out.flatten(-2), w["linear_attn.out_proj"], act)
     return _feed_forward(x, w, shape.eps, act)
 
@@ -184,7 +184,7 @@ def _convolve(u: Tensor, weight: Tensor, ages: Tensor) -> Tensor:
     taps = weight.shape[-1]
     out = u * weight[:, 0, taps - 1]
     for back in range(1, taps):
-        shifted = F.pad(u, (0, 0, back, 0))[:, : u.shape[1]]
+        shifted = functional.pad(u, (0, 0, back, 0))[:, : u.shape[1]]
         out = out + shifted * ages[back - 1][..., None] * weight[:, 0, taps - 1 - back]
     return out
 
@@ -218,7 +218,7 @@ def _draft_input(
     hidden: Tensor, embedded: Tensor, w: dict[str, Tensor], eps: float, act: torch.dtype
 ) -> Tensor:
     """MTP stem: the embedding of the next token first, then the hidden state. The last column has no next."""
-    following = F.pad(embedded, (0, 0, 0, 1))[:, 1:]
+    following = functional.pad(embedded, (0, 0, 0, 1))[:, 1:]
     e = _norm(following, w["pre_fc_norm_embedding"], eps)
     h = _norm(hidden, w["pre_fc_norm_hidden"], eps)
     return _wide(_matmul(torch.cat([e, h], -1), w["fc"], act))

@@ -1,7 +1,8 @@
 """The optimiser: Muon for matrices, AdamW for the rest, or AdamW for all; one learning-rate schedule.
 
-Owns update rules and their moments. Muon orthogonalises the momentum of each matrix by Newton-Schulz steps and
-scales it to AdamW's usual update size (0.2 root mean square), so that both rules share a learning rate.
+Owns update rules and their moments. Muon orthogonalises the momentum of each matrix by Newton-Schulz
+steps and scales it to AdamW's usual update size (0.2 root mean square), so that both rules share a
+learning rate.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m tools.tiny.train --out OUT --minutes 8 --tokens 900M --seed 1 [--resume DIR]
 
-Writes OUT/checkpoint.NN (the model and all that a resumed run needs) and OUT/train.log. ``--tokens`` fixes the
-learning-rate schedule, ``--stop-at SHARE`` ends a run early on the same schedule.
+Writes OUT/checkpoint.NN (the model and all that a resumed run needs) and OUT/train.log. ``--tokens``
+fixes the learning-rate schedule, ``--stop-at SHARE`` ends a run early on the same schedule.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from tools.tiny import attend, checkpoint, checks, tokenizer
 from tools.tiny.data.pack import START
@@ -68,14 +68,28 @@ class Trainer:
         draft = score(forward.draft, embedding, shift_labels(tokens, 2), label_weights(marks, 2))
         return Losses(text, draft)
 
-    def total(self, model: TinyModel, tokens: Tensor, marks: Tensor) -> Tensor:
-        losses = self.losses(model, tokens, marks)
+    def total(self, losses: Losses) -> Tensor:
         return losses.text + self.draft_weight * losses.draft
+
+    def step(self, tokens: Tensor, marks: Tensor, share: float) -> tuple[Losses, Tensor]:
+        """One update; returns the losses and the gradients' norm, both still on the device."""
+        losses = self.losses(self.fast, tokens, marks)
+        self.total(losses).backward()
+        return losses, self.optimiser.step(share)
+
+    def check(self, tokens: Tensor, marks: Tensor, log: Callable[[str], None]) -> None:
+        """The compiled gradient of this batch against the plain float32 one; raises where it is wrong."""
+        checks.check_gradients(
+            lambda: self.total(self.losses(self.fast, tokens, marks)),
+            lambda: self.total(self.losses(self.exact, tokens, marks)),
+            self.parameters,
+            log,
+        )
 
 
 def _cross_entropy(hidden: Tensor, embedding: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    logits = F.linear(hidden, embedding.to(hidden.dtype)).flatten(0, 1)
-    losses = F.cross_entropy(logits.float(), labels.flatten(), reduction="none")
+    logits = functional.linear(hidden, embedding.to(hidden.dtype)).flatten(0, 1)
+    losses = functional.cross_entropy(logits.float(), labels.flatten(), reduction="none")
     weights = weights.flatten()
     return (losses * weights).sum() / weights.sum().clamp(min=1.0)
 
@@ -178,14 +192,9 @@ def _loop(
     while progress.tokens < end and time.monotonic() - begin < settings.minutes * 60 - _FINISH_S:
         tokens, marks = next(batches)
         if progress.step == 0 and settings.check:
-            checks.check_gradients(
-                lambda: trainer.total(trainer.fast, tokens, marks), lambda: trainer.total(trainer.exact, tokens, marks),
-                trainer.parameters, log,
-            )  # fmt: skip
-        losses = trainer.losses(trainer.fast, tokens, marks)
-        (losses.text + trainer.draft_weight * losses.draft).backward()
+            trainer.check(tokens, marks, log)
         share = trainer.recipe.schedule(progress.tokens + tokens.numel())
-        norm = trainer.optimiser.step(share)
+        losses, norm = trainer.step(tokens, marks, share)
         progress.tokens += tokens.numel()
         progress.step += 1
         progress.shard = feed.shard + 1

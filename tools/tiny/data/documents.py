@@ -1,7 +1,7 @@
 """Conversations built from exchanges: which skills, how often, in which mode.
 
-Owns the mixture. ``draw_document`` gives training documents; ``exam_document`` gives a conversation whose last
-answer is graded and whose last question training has never seen.
+Owns the mixture. ``draw_document`` gives training documents; ``exam_document`` gives a conversation whose
+last answer is graded and whose last question training has never seen.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _SINGLE: tuple[tuple[Skill, float], ...] = (
     (recall.table, 3), (telling.tale, 1.5), (telling.drift, 0.5),
 )  # fmt: skip
 _SHORT: tuple[tuple[Skill, float], ...] = (
-    (chat.fact, 6), (chat.yes_no, 2), (chat.instruction, 4), (chat.small_talk, 2), (sums.one, 3), (sums.bare, 1),
+    (chat.fact, 6), (chat.yes_no, 2), (chat.instruction, 4), (chat.small_talk, 2), (sums.one, 3),
+    (sums.bare, 1),
     (copying.words_only, 3), (objects.plain_list, 1), (recall.table, 1), (chat.unknown, 0.5),
 )  # fmt: skip
 _CONVERSATIONS = (("single", 100), ("result", 9), ("recall", 12), ("mixed", 10))
@@ -66,7 +67,7 @@ def draw_document(rng: random.Random) -> Document:
     elif kind == "mixed":
         turns = [held(rng, "train", _pick(rng, _SHORT)) for _ in range(rng.randint(2, 6))]
     else:
-        turns = _fillers(rng) + [held(rng, "train", _pick(rng, _SINGLE))]
+        turns = [*_fillers(rng), held(rng, "train", _pick(rng, _SINGLE))]
     return _document(rng, turns)
 
 
@@ -80,7 +81,7 @@ def exam_document(rng: random.Random, skill: str) -> Document:
         if turns[-1].skill != "recall" or not _on(turns[-1], "exam"):
             return exam_document(rng, skill)
     else:
-        turns = _fillers(rng) + [held(rng, "exam", wanted)]
+        turns = [*_fillers(rng), held(rng, "exam", wanted)]
     return _document(rng, turns)
 
 
@@ -138,7 +139,7 @@ def _result_turns(rng: random.Random, split: Split) -> list[Exchange]:
         asked, told = tools.with_result(rng, split)
         if _on(asked, split):
             break
-    turns = _fillers(rng) + [asked, told]
+    turns = [*_fillers(rng), asked, told]
     if split == "train" and rng.random() < 0.3:
         turns.append(held(rng, "train", _pick(rng, _SHORT)))
     return turns

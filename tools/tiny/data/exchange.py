@@ -26,7 +26,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """The reasoning of one answer: ``gist`` alone at low effort, the ``plan`` from medium, the ``check`` at xhigh."""
+    """The reasoning of one answer: ``gist`` alone at low effort, the ``plan`` from medium, the ``check``
+    at xhigh.
+    """
 
     gist: str
     plan: str = ""

@@ -17,7 +17,8 @@ from tokenizers import Tokenizer
 from tools.tiny.data.documents import Document, draw_document
 from tools.tiny.data.render import segments
 
-# The token is read, is written, begins a document, belongs to a document's last answer. Padding has no bit but
+# The token is read, is written, begins a document, belongs to a document's last answer. Padding has no bit
+# but
 # START at its first token: it is a document without weight.
 PROMPT, ANSWER, START, FINAL = 1, 2, 4, 8
 
@@ -64,7 +65,9 @@ def _stream(tokenizer: Tokenizer, rng: random.Random) -> Iterator[tuple[list[int
 
 
 def pack(documents: Iterator[tuple[list[int], list[int]]], rows: int, length: int) -> Rows:
-    """Fill rows best-fit until all are full or the documents end; documents longer than a row are left out."""
+    """Fill rows best-fit until all are full or the documents end; documents longer than a row are left
+    out.
+    """
     tokens = np.zeros((rows, length), np.uint16)
     marks = np.zeros((rows, length), np.uint8)
     numbers = np.full((rows, length), -1, np.int32)

@@ -2,8 +2,9 @@
 
     python -m tools.tiny.data.worker '{"folder": …, "seed": …, …}'
 
-Shard ``n`` is ``n.npy``: [rows, length, 2] uint16 of ids and marks. The trainer writes the number of the shard
-it reads into ``consumed``; a worker stays at most ``ahead`` shards in front of it and ends with its parent.
+Shard ``n`` is ``n.npy``: [rows, length, 2] uint16 of ids and marks. The trainer writes the number of the
+shard it reads into ``consumed``; a worker stays at most ``ahead`` shards in front of it and ends with its
+parent.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from tools.tiny.data.pack import training_rows
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Which shards one worker makes: ``first``, ``first + step``, …; shard ``n`` follows from seed and ``n``."""
+    """Which shards one worker makes: ``first``, ``first + step``, …; shard ``n`` follows from seed and
+    ``n``.
+    """
 
     folder: str
     seed: int

@@ -1,4 +1,5 @@
-"""The fixed small world that ninfer-tiny knows by heart: tables of facts, and how they are asked and answered.
+"""The fixed small world that ninfer-tiny knows by heart: tables of facts, and how they are asked and
+answered.
 
 Owns facts and their phrasings. An answer is one canonical sentence, so that right and wrong are decidable.
 """
@@ -6,6 +7,8 @@ Owns facts and their phrasings. An answer is one canonical sentence, so that rig
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from tools.tiny.data import words
 
 _COUNTRIES = """
 Argentina,Buenos Aires,South America,Spanish|Australia,Canberra,Oceania,English|Austria,Vienna,Europe,German
@@ -46,24 +49,31 @@ magnesium,Mg,12|aluminium,Al,13|silicon,Si,14|sulfur,S,16|chlorine,Cl,17|argon,A
 iron,Fe,26|copper,Cu,29|zinc,Zn,30|silver,Ag,47|tin,Sn,50|gold,Au,79|mercury,Hg,80|lead,Pb,82
 """
 
-_PLANETS = "Mercury first,Venus second,Earth third,Mars fourth,Jupiter fifth,Saturn sixth,Uranus seventh,Neptune eighth"
+_PLANETS = """
+Mercury first,Venus second,Earth third,Mars fourth,Jupiter fifth,Saturn sixth,Uranus seventh
+Neptune eighth
+"""
 
 _COLOURS_OF = """
-a banana yellow,a tomato red,grass green,snow white,coal black,the clear sky blue,a carrot orange,a lemon yellow
+a banana yellow,a tomato red,grass green,snow white,coal black,the clear sky blue,a carrot orange
+a lemon yellow
 a ripe strawberry red,chocolate brown,milk white,a flamingo pink,a pea green,an aubergine purple,a lobster red
 a polar bear white,a raven black,a sunflower yellow,spinach green,a pumpkin orange,salt white,an elephant grey
 """
 
 _OPPOSITES = """
-hot cold,big small,tall short,fast slow,light dark,happy sad,young old,rich poor,wet dry,open closed,full empty
+hot cold,big small,tall short,fast slow,light dark,happy sad,young old,rich poor,wet dry,open closed
+full empty
 early late,hard soft,loud quiet,high low,near far,thick thin,wide narrow,strong weak,clean dirty,sweet sour
 up down,left right,in out,day night,first last,begin end,buy sell,push pull,win lose,give take,true false
 sharp blunt,deep shallow,rough smooth,brave fearful,cheap expensive,simple complex,ancient modern,above below
 """
 
 _PLURALS = """
-mouse mice,goose geese,foot feet,tooth teeth,child children,man men,woman women,ox oxen,leaf leaves,knife knives
-wolf wolves,shelf shelves,life lives,sheep sheep,fish fish,city cities,baby babies,box boxes,bus buses,dish dishes
+mouse mice,goose geese,foot feet,tooth teeth,child children,man men,woman women,ox oxen,leaf leaves
+knife knives
+wolf wolves,shelf shelves,life lives,sheep sheep,fish fish,city cities,baby babies,box boxes,bus buses
+dish dishes
 hero heroes,potato potatoes,loaf loaves,half halves,berry berries,church churches,fox foxes,story stories
 cat cats,dog dogs,book books,tree trees,house houses,river rivers,lamp lamps,garden gardens
 """
@@ -85,7 +95,8 @@ yes,sí,oui,ja|no,no,non,nein|hello,hola,bonjour,hallo|thank you,gracias,merci,d
 """
 
 _TRADES = """
-baker,bread,bakery|barber,haircuts,barber shop|teacher,lessons,school|doctor,treatments,clinic|farmer,crops,farm
+baker,bread,bakery|barber,haircuts,barber shop|teacher,lessons,school|doctor,treatments,clinic
+farmer,crops,farm
 judge,verdicts,court|chef,meals,restaurant|librarian,books,library|pilot,flights,airport|sailor,voyages,ship
 tailor,clothes,workshop|butcher,meat,butcher shop|carpenter,furniture,workshop|actor,plays,theatre
 miner,ore,mine|gardener,flowers,garden|fisher,fish,harbour|potter,pots,pottery|brewer,beer,brewery|nurse,care,hospital
@@ -98,15 +109,17 @@ January 31,March 31,April 30,May 31,June 30,July 31,August 31,September 30,Octob
 _SHAPES = "triangle three,square four,rectangle four,pentagon five,hexagon six,heptagon seven,octagon eight"
 
 _DEFINITIONS = """
-hour,sixty minutes|minute,sixty seconds|day,twenty-four hours|week,seven days|year,twelve months|decade,ten years
+hour,sixty minutes|minute,sixty seconds|day,twenty-four hours|week,seven days|year,twelve months
+decade,ten years
 century,one hundred years|dozen,twelve items|kilometre,one thousand metres|kilogram,one thousand grams
 metre,one hundred centimetres|pair,two items
 """
 
-_ONES = (
-    ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
-)
-_TENS = ["_", "_", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+_ONES = words.listed("""
+zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
+seventeen eighteen nineteen
+""")
+_TENS = words.listed("_ _ twenty thirty forty fifty sixty seventy eighty ninety")
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,12 +231,14 @@ def _nature() -> list[Fact]:
     return [
         *_family(
             "class", [(row[0], article(row[1]) if row[1] != "fish" else "a fish") for row in rows],
-            ("What kind of animal is the {s}?", "To which class does the {s} belong?", "What is a {s}, as an animal?"),
+            ("What kind of animal is the {s}?", "To which class does the {s} belong?",
+            "What is a {s}, as an animal?"),
             "The {s} is {v}.", "class of the {s}",
         ),
         *_family(
             "legs", [(row[0], number_word(int(row[2])) if row[2] != "0" else "no") for row in rows],
-            ("How many legs does the {s} have?", "How many legs has a {s}?", "What number of legs does a {s} have?"),
+            ("How many legs does the {s} have?", "How many legs has a {s}?",
+            "What number of legs does a {s} have?"),
             "The {s} has {v} legs.", "number of legs of the {s}",
         ),
         *_family(
@@ -239,12 +254,14 @@ def _nature() -> list[Fact]:
         ),
         *_family(
             "young", [(row[0], row[5]) for row in rows],
-            ("What is a young {s} called?", "What is the name for a baby {s}?", "How do you call the young of a {s}?"),
+            ("What is a young {s} called?", "What is the name for a baby {s}?",
+            "How do you call the young of a {s}?"),
             "A young {s} is called a {v}.", "word for a young {s}",
         ),
         *_family(
             "symbol", [(name, symbol) for name, symbol, _ in elements],
-            ("What is the chemical symbol of {s}?", "Which symbol does {s} have?", "How is {s} written in chemistry?"),
+            ("What is the chemical symbol of {s}?", "Which symbol does {s} have?",
+            "How is {s} written in chemistry?"),
             "The symbol of {s} is {v}.", "symbol of {s}",
         ),
         *_family(
@@ -266,7 +283,8 @@ def _language() -> list[Fact]:
     found = [
         *_family(
             "opposite", opposites + [(b, a) for a, b in opposites],
-            ("What is the opposite of {s}?", "Which word is the opposite of {s}?", "Give me the opposite of {s}.",
+            ("What is the opposite of {s}?", "Which word is the opposite of {s}?",
+            "Give me the opposite of {s}.",
              "opposite of {s}?"),
             "The opposite of {s} is {v}.", "opposite of {s}",
         ),
@@ -277,7 +295,8 @@ def _language() -> list[Fact]:
         ),
         *_family(
             "past", _pairs(_PAST),
-            ("What is the past tense of {s}?", "Put the verb {s} into the past tense.", "Today I {s}, yesterday I what?"),
+            ("What is the past tense of {s}?", "Put the verb {s} into the past tense.",
+            "Today I {s}, yesterday I what?"),
             "The past tense of {s} is {v}.", "past tense of {s}",
         ),
         *_family(
@@ -285,7 +304,8 @@ def _language() -> list[Fact]:
             ("Write {s} in words.", "How is {s} written in words?", "Spell out the number {s}."),
             "In words, {s} is {v}.",
         ),
-    ]  # fmt: skip
+
+       ]  # fmt: skip
     for column, language in enumerate(("Spanish", "French", "German"), 1):
         found += _family(
             language,
@@ -302,9 +322,6 @@ def _language() -> list[Fact]:
 
 def _everyday() -> list[Fact]:
     trades = _rows(_TRADES)
-    days = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
-    months = [month for month, _ in _pairs(_MONTH_DAYS)]
-    months.insert(1, "February")
     return [
         *_family(
             "trade", [(name, made) for name, made, _ in trades],
@@ -317,12 +334,12 @@ def _everyday() -> list[Fact]:
             "A {s} works in this place: {v}.", "workplace of a {s}",
         ),
         *_family(
-            "after", [*_next(days), *_next(months)],
+            "after", [*_next(words.WEEKDAYS), *_next(words.MONTHS)],
             ("What comes after {s}?", "What follows {s}?", "Which one is next after {s}?"),
             "After {s} comes {v}.",
         ),
         *_family(
-            "before", [(b, a) for a, b in (*_next(days), *_next(months))],
+            "before", [(b, a) for a, b in (*_next(words.WEEKDAYS), *_next(words.MONTHS))],
             ("What comes before {s}?", "Which one is just before {s}?"),
             "Before {s} comes {v}.",
         ),

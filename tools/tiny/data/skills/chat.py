@@ -23,19 +23,22 @@ _SMALL_TALK = (
      "Hello! How can I help you?", "The user greets me."),
     (("How are you?", "How are you doing?", "How do you do?", "Are you well?"),
      "I am well, thank you. How can I help you?", "The user asks how I am."),
-    (("Who are you?", "What are you?", "What is your name?", "Introduce yourself.", "Tell me about yourself."),
+    (("Who are you?", "What are you?", "What is your name?", "Introduce yourself.",
+    "Tell me about yourself."),
      "I am ninfer-tiny, a small demonstration model.", "The user asks who I am."),
     (("What can you do?", "What are you good at?", "How can you help me?", "What do you know?", "help"),
      "I can answer simple questions, add numbers, copy and edit text, write JSON and call tools.",
      "The user asks what I can do."),
     (("Thanks", "Thank you!", "Thanks a lot", "Thank you very much.", "Great, thanks"), "You are welcome!",
      "The user thanks me."),
-    (("Bye", "Goodbye!", "See you later", "Good night", "That is all."), "Goodbye!", "The user says goodbye."),
+    (("Bye", "Goodbye!", "See you later", "Good night", "That is all."), "Goodbye!",
+    "The user says goodbye."),
     (("Are you a human?", "Are you a person?", "Are you a robot?", "Are you real?"),
      "No, I am ninfer-tiny, a small language model.", "The user asks what I am."),
     (("Who made you?", "Who built you?", "Where do you come from?"),
      "I was trained from scratch by the NInfer project.", "The user asks where I come from."),
-    (("Can you help me?", "I need help.", "Will you help me?"), "Yes. What do you need?", "The user wants help."),
+    (("Can you help me?", "I need help.", "Will you help me?"), "Yes. What do you need?",
+    "The user wants help."),
     (("Say something.", "Talk to me.", "Tell me something."), "The home of the owl is the tree.",
      "The user wants to hear something."),
 )  # fmt: skip
@@ -101,7 +104,8 @@ def unknown(rng: random.Random, split: Split) -> Exchange:
 
 
 _PUZZLES = (
-    "What is {x}?", "Explain {x}.", "Who is {x}?", "Why is {x} {a}?", "What do you think of {x}?", "How does {x} work?",
+    "What is {x}?", "Explain {x}.", "Who is {x}?", "Why is {x} {a}?", "What do you think of {x}?",
+    "How does {x} work?",
     "Write a poem about {x}.", "What is the meaning of {x}?", "Tell me everything about {x}.", "{d}", "{d}",
 )  # fmt: skip
 

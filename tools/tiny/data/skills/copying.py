@@ -11,7 +11,8 @@ from tools.tiny.data.exchange import Exchange, Thought
 from tools.tiny.data.split import Split, split_of
 
 _ASK = (
-    "Repeat the following {what} exactly", "Copy this {what} exactly", "Write the {what} below again, unchanged",
+    "Repeat the following {what} exactly", "Copy this {what} exactly",
+    "Write the {what} below again, unchanged",
     "Echo this {what} without any change", "Return this {what} as it is", "Reproduce the {what} exactly",
     "Copy the {what} character by character", "Give me the same {what} back", "Please repeat this {what}",
     "Copy", "Repeat after me", "Say this {what} again, word for word",
@@ -68,7 +69,9 @@ def words_only(rng: random.Random, split: Split) -> Exchange:
 
 
 def _characters(rng: random.Random, per_token: float) -> int:
-    """Log-uniform lengths, so that copying forms early on short texts, mixed with uniform ones for the long."""
+    """Log-uniform lengths, so that copying forms early on short texts, mixed with uniform ones for the
+    long.
+    """
     if rng.random() < 0.65:
         tokens = math.exp(rng.uniform(math.log(SHORTEST), math.log(LONGEST)))
     else:

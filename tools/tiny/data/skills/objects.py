@@ -19,7 +19,8 @@ _TYPE_NAMES = {
     "object": "object",
 }
 _ASK = (
-    "Answer with a JSON object.", "Reply in JSON.", "Give the answer as a JSON object.", "Write this as JSON.",
+    "Answer with a JSON object.", "Reply in JSON.", "Give the answer as a JSON object.",
+    "Write this as JSON.",
     "Return only JSON.",
 )  # fmt: skip
 _INTRO = ("Here is a record.", "Facts:", "Data:", "Read this:", "A note says:", "")

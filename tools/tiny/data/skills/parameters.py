@@ -57,7 +57,8 @@ def clock(rng: random.Random) -> str:
 
 
 def email(rng: random.Random) -> str:
-    return f"{rng.choice(words.NAMES).lower()}@{rng.choice((invented(rng), rng.choice(words.NOUNS)))}.{rng.choice(('org', 'com', 'net'))}"
+    host = rng.choice((invented(rng), rng.choice(words.NOUNS)))
+    return f"{rng.choice(words.NAMES).lower()}@{host}.{rng.choice(('org', 'com', 'net'))}"
 
 
 def path(rng: random.Random) -> str:
@@ -98,35 +99,129 @@ def _enum(description: str, *values: str) -> dict[str, Any]:
 _ARRAY = {"type": "array", "items": {"type": "string"}}
 
 POOL: tuple[Parameter, ...] = (
-    Parameter("city", _string("Name of a city."), lambda r: r.choice(words.CITIES), ("in {v}", "for {v}", "with city {v}")),
-    Parameter("name", _string("Name of a person."), lambda r: r.choice(words.NAMES), ("for {v}", "under the name {v}", "with name {v}")),
+    Parameter(
+        "city",
+        _string("Name of a city."),
+        lambda r: r.choice(words.CITIES),
+        ("in {v}", "for {v}", "with city {v}"),
+    ),
+    Parameter(
+        "name",
+        _string("Name of a person."),
+        lambda r: r.choice(words.NAMES),
+        ("for {v}", "under the name {v}", "with name {v}"),
+    ),
     Parameter("date", _string("Date as YYYY-MM-DD."), date, ("on {v}", "for the date {v}", "dated {v}")),
     Parameter("time", _string("Time as HH:MM."), clock, ("at {v}", "for the time {v}")),
-    Parameter("count", _kind("integer", "How many."), lambda r: r.randint(1, 60), ("with a count of {v}", "count {v}", "{v} of them")),
-    Parameter("minutes", _kind("integer", "Length in minutes."), lambda r: r.randint(1, 180), ("for {v} minutes", "lasting {v} minutes")),
-    Parameter("price", _kind("number", "Price in euros."), price, ("for {v} euros", "at a price of {v}", "costing {v} euros")),
-    Parameter("weight", _kind("number", "Weight in kilograms."), lambda r: r.randint(1, 99) / 2, ("weighing {v} kilograms", "with weight {v}")),
-    Parameter("urgent", _kind("boolean", "Whether it is urgent."), lambda r: r.random() < 0.5, ("urgent: {v}", "with urgent set to {v}")),
-    Parameter("public", _kind("boolean", "Whether everyone may see it."), lambda r: r.random() < 0.5, ("public: {v}", "with public set to {v}")),
-    Parameter("tags", {**_ARRAY, "description": "Tags to attach."}, several(words.COLOURS + words.NOUNS), ("tagged {v}", "with the tags {v}")),
-    Parameter("guests", {**_ARRAY, "description": "Names of the guests."}, several(words.NAMES), ("with the guests {v}", "inviting {v}")),
-    Parameter("unit", _enum("Unit of the result.", "celsius", "fahrenheit"), _one_of("celsius", "fahrenheit"), ("in {v}", "using {v}")),
-    Parameter("priority", _enum("Priority.", "low", "normal", "high"), _one_of("low", "normal", "high"), ("with {v} priority", "priority {v}")),
-    Parameter("size", _enum("Size.", "small", "medium", "large"), _one_of("small", "medium", "large"), ("in size {v}", "size {v}")),
-    Parameter("colour", _string("A colour."), lambda r: r.choice(words.COLOURS), ("in {v}", "with the colour {v}")),
+    Parameter(
+        "count",
+        _kind("integer", "How many."),
+        lambda r: r.randint(1, 60),
+        ("with a count of {v}", "count {v}", "{v} of them"),
+    ),
+    Parameter(
+        "minutes",
+        _kind("integer", "Length in minutes."),
+        lambda r: r.randint(1, 180),
+        ("for {v} minutes", "lasting {v} minutes"),
+    ),
+    Parameter(
+        "price",
+        _kind("number", "Price in euros."),
+        price,
+        ("for {v} euros", "at a price of {v}", "costing {v} euros"),
+    ),
+    Parameter(
+        "weight",
+        _kind("number", "Weight in kilograms."),
+        lambda r: r.randint(1, 99) / 2,
+        ("weighing {v} kilograms", "with weight {v}"),
+    ),
+    Parameter(
+        "urgent",
+        _kind("boolean", "Whether it is urgent."),
+        lambda r: r.random() < 0.5,
+        ("urgent: {v}", "with urgent set to {v}"),
+    ),
+    Parameter(
+        "public",
+        _kind("boolean", "Whether everyone may see it."),
+        lambda r: r.random() < 0.5,
+        ("public: {v}", "with public set to {v}"),
+    ),
+    Parameter(
+        "tags",
+        {**_ARRAY, "description": "Tags to attach."},
+        several(words.COLOURS + words.NOUNS),
+        ("tagged {v}", "with the tags {v}"),
+    ),
+    Parameter(
+        "guests",
+        {**_ARRAY, "description": "Names of the guests."},
+        several(words.NAMES),
+        ("with the guests {v}", "inviting {v}"),
+    ),
+    Parameter(
+        "unit",
+        _enum("Unit of the result.", "celsius", "fahrenheit"),
+        _one_of("celsius", "fahrenheit"),
+        ("in {v}", "using {v}"),
+    ),
+    Parameter(
+        "priority",
+        _enum("Priority.", "low", "normal", "high"),
+        _one_of("low", "normal", "high"),
+        ("with {v} priority", "priority {v}"),
+    ),
+    Parameter(
+        "size",
+        _enum("Size.", "small", "medium", "large"),
+        _one_of("small", "medium", "large"),
+        ("in size {v}", "size {v}"),
+    ),
+    Parameter(
+        "colour", _string("A colour."), lambda r: r.choice(words.COLOURS), ("in {v}", "with the colour {v}")
+    ),
     Parameter("email", _string("An email address."), email, ("to {v}", "using the address {v}")),
     Parameter("path", _string("Path of a file."), path, ("at {v}", "with the path {v}")),
     Parameter("title", _string("A short title."), title, ('called "{v}"', 'with the title "{v}"')),
-    Parameter("text", _string("The text."), lambda r: title(r) + " " + title(r), ('saying "{v}"', 'with the text "{v}"')),
+    Parameter(
+        "text",
+        _string("The text."),
+        lambda r: title(r) + " " + title(r),
+        ('saying "{v}"', 'with the text "{v}"'),
+    ),
     Parameter("code", _string("A reference code."), code, ("with code {v}", "for the code {v}")),
-    Parameter("item", _string("Name of an item."), lambda r: r.choice(words.NOUNS), ("of the item {v}", "with item {v}")),
+    Parameter(
+        "item",
+        _string("Name of an item."),
+        lambda r: r.choice(words.NOUNS),
+        ("of the item {v}", "with item {v}"),
+    ),
     Parameter("food", _string("A food."), lambda r: r.choice(words.FOODS), ("with {v}", "of {v}")),
-    Parameter("day", _enum("Day of the week.", *words.WEEKDAYS), lambda r: r.choice(words.WEEKDAYS), ("on {v}", "for {v}")),
-    Parameter("box", {"type": "object", "description": "Width and height.", "properties": {"width": {"type": "integer"}, "height": {"type": "integer"}}},
-              lambda r: {"width": r.randint(1, 99), "height": r.randint(1, 99)}, ("with box {v}", "and the box {v}")),
-    Parameter("numbers", {"type": "array", "items": {"type": "integer"}, "description": "Numbers."},
-              lambda r: [r.randint(0, 99) for _ in range(r.randint(2, 4))], ("with the numbers {v}", "for {v}")),
-)  # fmt: skip
+    Parameter(
+        "day",
+        _enum("Day of the week.", *words.WEEKDAYS),
+        lambda r: r.choice(words.WEEKDAYS),
+        ("on {v}", "for {v}"),
+    ),
+    Parameter(
+        "box",
+        {
+            "type": "object",
+            "description": "Width and height.",
+            "properties": {"width": {"type": "integer"}, "height": {"type": "integer"}},
+        },
+        lambda r: {"width": r.randint(1, 99), "height": r.randint(1, 99)},
+        ("with box {v}", "and the box {v}"),
+    ),
+    Parameter(
+        "numbers",
+        {"type": "array", "items": {"type": "integer"}, "description": "Numbers."},
+        lambda r: [r.randint(0, 99) for _ in range(r.randint(2, 4))],
+        ("with the numbers {v}", "for {v}"),
+    ),
+)
 
 
 def generic(rng: random.Random) -> Parameter:

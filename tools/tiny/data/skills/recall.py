@@ -15,26 +15,66 @@ Draw = Callable[[random.Random], str]
 # statement, question, answer; {v} is the value
 _MEMORIES: tuple[tuple[str, str, str, Draw], ...] = (
     ("My name is {v}.", "What is my name?", "Your name is {v}.", lambda r: r.choice(words.NAMES)),
-    ("My dog is called {v}.", "What is my dog called?", "Your dog is called {v}.", lambda r: r.choice(words.PET_NAMES)),
-    ("My cat is called {v}.", "What is my cat called?", "Your cat is called {v}.", lambda r: r.choice(words.PET_NAMES)),
+    (
+        "My dog is called {v}.",
+        "What is my dog called?",
+        "Your dog is called {v}.",
+        lambda r: r.choice(words.PET_NAMES),
+    ),
+    (
+        "My cat is called {v}.",
+        "What is my cat called?",
+        "Your cat is called {v}.",
+        lambda r: r.choice(words.PET_NAMES),
+    ),
     ("I live in {v}.", "Where do I live?", "You live in {v}.", lambda r: r.choice(words.CITIES)),
     ("I was born in {v}.", "Where was I born?", "You were born in {v}.", lambda r: r.choice(words.CITIES)),
-    ("My favourite colour is {v}.", "What is my favourite colour?", "Your favourite colour is {v}.", lambda r: r.choice(words.COLOURS)),
-    ("My favourite food is {v}.", "What is my favourite food?", "Your favourite food is {v}.", lambda r: r.choice(words.FOODS)),
+    (
+        "My favourite colour is {v}.",
+        "What is my favourite colour?",
+        "Your favourite colour is {v}.",
+        lambda r: r.choice(words.COLOURS),
+    ),
+    (
+        "My favourite food is {v}.",
+        "What is my favourite food?",
+        "Your favourite food is {v}.",
+        lambda r: r.choice(words.FOODS),
+    ),
     ("My hobby is {v}.", "What is my hobby?", "Your hobby is {v}.", lambda r: r.choice(words.HOBBIES)),
     ("I work as a {v}.", "What is my job?", "You work as a {v}.", lambda r: r.choice(words.JOBS)),
     ("I am {v} years old.", "How old am I?", "You are {v} years old.", lambda r: str(r.randint(8, 98))),
-    ("My locker code is {v}.", "What is my locker code?", "Your locker code is {v}.", lambda r: str(r.randint(100, 99999))),
+    (
+        "My locker code is {v}.",
+        "What is my locker code?",
+        "Your locker code is {v}.",
+        lambda r: str(r.randint(100, 99999)),
+    ),
     ("My order number is {v}.", "What is my order number?", "Your order number is {v}.", code),
     ("My train leaves at {v}.", "When does my train leave?", "Your train leaves at {v}.", clock),
     ("My appointment is on {v}.", "When is my appointment?", "Your appointment is on {v}.", date),
-    ("My sister is called {v}.", "What is my sister called?", "Your sister is called {v}.", lambda r: r.choice(words.NAMES)),
-    ("My brother lives in {v}.", "Where does my brother live?", "Your brother lives in {v}.", lambda r: r.choice(words.CITIES)),
+    (
+        "My sister is called {v}.",
+        "What is my sister called?",
+        "Your sister is called {v}.",
+        lambda r: r.choice(words.NAMES),
+    ),
+    (
+        "My brother lives in {v}.",
+        "Where does my brother live?",
+        "Your brother lives in {v}.",
+        lambda r: r.choice(words.CITIES),
+    ),
     ("The password is {v}.", "What is the password?", "The password is {v}.", prose.invented),
     ("I bought a {v}.", "What did I buy?", "You bought a {v}.", lambda r: r.choice(words.NOUNS)),
     ("I lost my {v}.", "What did I lose?", "You lost your {v}.", lambda r: r.choice(words.NOUNS)),
-    ("The meeting is on {v}.", "On which day is the meeting?", "The meeting is on {v}.", lambda r: r.choice(words.WEEKDAYS)),
-)  # fmt: skip
+    (
+        "The meeting is on {v}.",
+        "On which day is the meeting?",
+        "The meeting is on {v}.",
+        lambda r: r.choice(words.WEEKDAYS),
+    ),
+)
 _REMEMBER = ("Remember this: ", "Please note: ", "", "", "", "By the way, ", "You should know: ")
 _ASK = ("", "", "", "Do you remember? ", "Tell me: ", "Now, ")
 

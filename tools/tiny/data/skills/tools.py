@@ -1,4 +1,6 @@
-"""Tool calls in the Qwen form: one, several, typed arguments, an answer from the result, or no call at all."""
+"""Tool calls in the Qwen form: one, several, typed arguments, an answer from the result, or no call at
+all.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,18 @@ from tools.tiny.data.skills import chat, sums
 from tools.tiny.data.skills.parameters import POOL, Parameter, generic, spoken
 from tools.tiny.data.split import Split
 
-_VERBS = ["add", "archive", "book", "buy", "call", "cancel", "check", "clean", "close", "convert", "copy", "count", "create", "delete", "draw", "edit", "fetch", "file", "find", "fix", "get", "hide", "invite", "list", "lock", "measure", "move", "open", "order", "pay", "plan", "play", "print", "read", "rename", "rent", "report", "reserve", "save", "search", "sell", "send", "set", "share", "show", "start", "stop", "store", "test", "track", "translate", "turn", "update", "upload", "weigh", "write"]
-_THINGS = ["alarm", "appointment", "balance", "bill", "box", "call", "car", "clock", "contract", "device", "door", "event", "file", "flight", "form", "game", "garden", "heater", "hotel", "house", "image", "invoice", "item", "label", "lamp", "letter", "light", "map", "market", "meal", "meeting", "message", "note", "oven", "package", "photo", "plan", "playlist", "price", "printer", "project", "record", "reminder", "report", "road", "room", "route", "shelf", "song", "stock", "story", "table", "task", "taxi", "temperature", "ticket", "timer", "train", "trip", "truck", "user", "video", "volume", "weather", "window"]
+_VERBS = words.listed("""
+add archive book buy call cancel check clean close convert copy count create delete draw edit fetch file
+find fix get hide invite list lock measure move open order pay plan play print read rename rent report
+reserve save search sell send set share show start stop store test track translate turn update upload
+weigh write
+""")
+_THINGS = words.listed("""
+alarm appointment balance bill box call car clock contract device door event file flight form game garden
+heater hotel house image invoice item label lamp letter light map market meal meeting message note oven
+package photo plan playlist price printer project record reminder report road room route shelf song stock
+story table task taxi temperature ticket timer train trip truck user video volume weather window
+""")
 _BY_NAME = {parameter.name: parameter for parameter in POOL}
 # Tools that real clients declare; the rest of the names are composed.
 _KNOWN = (
