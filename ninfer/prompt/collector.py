@@ -106,13 +106,13 @@ class Collector:
     def _add(self, of_template: bool, text: str) -> None:
         if not text:
             return
-        self._rest += len(text)
         if of_template:
             self._run.append(text)
         else:
             if self._run:
                 self._end_run()
             self._text.append(text)
+        self._rest += len(text)
 
     def _end_run(self) -> None:
         first, *rest = self._splitter.of("".join(self._run))

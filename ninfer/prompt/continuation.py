@@ -44,7 +44,7 @@ def open_final_message(
 
 
 def cut_at(units: list[Unit], tag: str) -> None:
-    """End the units where the tag stands.
+    """End the units where the tag last stands, and take out any other that the template made.
 
     Errors: ``RequestError`` ``invalid_prompt`` where the template dropped the message.
     """
@@ -52,8 +52,10 @@ def cut_at(units: list[Unit], tag: str) -> None:
         unit = units[index]
         if isinstance(unit, str) and tag in unit:
             units[index:] = [unit[: unit.rindex(tag)]]
-            return
-    raise _refused("is not rendered by the chat template")
+            break
+    else:
+        raise _refused("is not rendered by the chat template")
+    units[:] = [unit.replace(tag, "") if isinstance(unit, str) else unit for unit in units]
 
 
 def _refused(why: str) -> RequestError:

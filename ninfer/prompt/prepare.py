@@ -20,6 +20,7 @@ from ninfer.prompt.options import resolve_options
 from ninfer.prompt.positions import TextPositions
 from ninfer.prompt.prepared import Channel, PreparedPrompt
 from ninfer.prompt.rendering import Rendering
+from ninfer.prompt.replay import LoopRecord
 from ninfer.prompt.segments import SegmentCache
 from ninfer.prompt.surrogates import find_surrogate
 from ninfer.prompt.template import ChatTemplate
@@ -79,7 +80,9 @@ class PromptPreparer:
         text = "".join(rendering.collector.pieces)
         if tag is not None:
             cut_at(units, tag)
-            text = text[: text.rindex(tag)]
+            if text.count(tag) > 1:
+                rendering.record = None  # the template used the message twice: its marks are off by a tag
+            text = text[: text.rindex(tag)].replace(tag, "")
         try:
             arrays = self._arrays(units)
         except ValueError as error:
@@ -88,6 +91,7 @@ class PromptPreparer:
         base = earlier.offsets[rendering.skipped] if earlier is not None and rendering.skipped else 0
         tokens = _joined(earlier, base, arrays)
         if rendering.record is not None:
+            _drop_after(rendering.record, len(text))
             offsets = _offsets(rendering, earlier, base, arrays)
             made = RenderedConversation(
                 variables, messages, rendering.source.made, rendering.record, offsets, tokens, text
@@ -157,18 +161,22 @@ def _joined(earlier: RenderedConversation | None, base: int, arrays: list[TokenA
 def _offsets(
     rendering: Rendering, earlier: RenderedConversation | None, base: int, arrays: list[TokenArray]
 ) -> list[int]:
-    """Tokens before each boundary's last text; boundaries after the end of a cut text are dropped."""
+    """Tokens before the last control token of each boundary."""
     assert rendering.record is not None
     totals = np.cumsum([0, *map(len, arrays)]).tolist()
     record, start = rendering.record, rendering.skipped
     offsets = list(earlier.offsets[:start]) if earlier is not None and start else []
-    for index in range(start, len(record.boundaries)):
-        mark = record.boundaries[index].mark
-        if mark is not None and mark.units >= len(totals):
-            del record.boundaries[index:], record.horizons[index:]
-            break
-        offsets.append(0 if mark is None else base + totals[mark.units])
+    for boundary in record.boundaries[start:]:
+        offsets.append(0 if boundary.mark is None else base + totals[boundary.mark.units])
     return offsets
+
+
+def _drop_after(record: LoopRecord, characters: int) -> None:
+    """Drop the boundaries behind the end of a text that was cut at the message to continue."""
+    for index, boundary in enumerate(record.boundaries):
+        if boundary.mark is not None and boundary.mark.characters > characters:
+            del record.boundaries[index:], record.horizons[index:]
+            return
 
 
 def _after_last(tokens: TokenArray, token_id: int) -> TokenArray | None:

@@ -100,7 +100,8 @@ class Rendering:
         return start
 
     def _current(self, member: Member) -> Any:
-        return self._namespaces[member[0]]._peek(member[1])
+        number, name = member
+        return self._namespaces[number]._peek(name) if number < len(self._namespaces) else ABSENT
 
 
 class LoopEntry:
