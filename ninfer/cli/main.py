@@ -6,11 +6,12 @@ Owns the program's flow; preparation and resolution are the server's, the engine
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ninfer.cli.parser import run
 from ninfer.engine.events import Delta, Failed, Finished, RequestEvent, Usage
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ninfer.cli")
 _EXIT_INTERRUPTED = 130
+_EXIT_UNREAD = 1
 _REQUEST_ID = "answer"
 
 
@@ -48,6 +50,9 @@ def answer(options: Mapping[str, Any]) -> int:
         return _print(host, request, options["print_token_ids"])
     except KeyboardInterrupt:
         return _EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader of the answer has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _EXIT_UNREAD
     finally:
         host.close()
 
@@ -112,29 +117,42 @@ def _read_messages(data: bytes) -> tuple[Message, ...]:
 def _print(host: EngineProcess, request: GenerationRequest, print_token_ids: bool) -> int:
     events: queue.SimpleQueue[RequestEvent] = queue.SimpleQueue()
     host.submit(request, events.put)
-    text = ""
+    output = _Output()
     token_ids: list[int] = []
     while True:
         event = events.get()
-        if isinstance(event, Failed):
-            raise EngineError(event.code, event.message)
         if isinstance(event, Delta):
             token_ids.extend(event.token_ids)
-            stream = sys.stdout if event.channel == "content" else sys.stderr
-            print(event.text, end="", file=stream, flush=True)
-            text = event.text if event.channel == "content" else text
+            output.write(event)
+        elif isinstance(event, Failed):
+            output.end_line()
+            raise EngineError(event.code, event.message)
         elif isinstance(event, Finished):
-            _finish(text)
+            output.end_line()
             if print_token_ids:
                 print("token_ids=" + ",".join(map(str, token_ids)), file=sys.stderr)
             print(_report(event), file=sys.stderr)
             return 0
 
 
-def _finish(last_text: str) -> None:
-    """End the answer's last line, and the reasoning's on a terminal that shows both."""
-    if not last_text.endswith("\n"):
-        print(flush=True)
+class _Output:
+    """Writes each channel to its stream; a stream is left at the start of a line."""
+
+    def __init__(self) -> None:
+        self._open: TextIO | None = None
+
+    def write(self, delta: Delta) -> None:
+        stream = sys.stdout if delta.channel == "content" else sys.stderr
+        if self._open not in (None, stream):
+            self.end_line()
+        if delta.text:
+            print(delta.text, end="", file=stream, flush=True)
+            self._open = None if delta.text.endswith("\n") else stream
+
+    def end_line(self) -> None:
+        if self._open is not None:
+            print(file=self._open, flush=True)
+            self._open = None
 
 
 def _report(finished: Finished) -> str:

@@ -153,7 +153,7 @@ class EngineProcess:
         code = self._process.wait()
         if self._ready is not None and not self._outlet.ended:
             _log.error("the engine process ended (exit status %d)", code)
-        self._outlet.end_all("engine_unavailable", "The engine has ended; the server must be restarted.")
+        self._outlet.end_all("engine_unavailable", "The engine has ended; only a restart helps.")
         self._started.set()
 
 
