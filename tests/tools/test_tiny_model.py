@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tools.tiny.attend import Layout
 from tools.tiny.deltanet import RESET_GATE, chunked, recurrent, unit_lower_inverse
 from tools.tiny.model import Parameters, TinyModel, init_parameters
 from tools.tiny.shape import TINY, Shape
@@ -112,3 +113,16 @@ def test_bundled_shape_stays_in_its_bounds() -> None:
     assert count <= 7_500_000
     assert [layer for layer in range(TINY.layers) if TINY.is_attention(layer)] == [3, 7]
     assert TINY.mrope_section == [3, 3, 2]
+
+
+def test_document_offsets_name_every_start() -> None:
+    starts = torch.zeros(3, 64, dtype=torch.bool)
+    starts[:, 0] = True
+    starts[0, [17, 40]] = starts[2, 33] = True
+    layout = Layout.of(starts, "varlen")
+    assert layout.offsets is not None
+    assert layout.offsets.tolist() == [0, 17, 40, 64, 128, 161] + [192] * (192 // 16 + 1 - 6)
+    mask = Layout.of(starts, "dense").mask
+    assert mask is not None
+    assert mask.shape == (3, 1, 64, 64)
+    assert mask[0, 0, 39].nonzero().flatten().tolist() == list(range(17, 40))

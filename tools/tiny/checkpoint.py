@@ -33,8 +33,12 @@ def write(
     if len(payload) > LIMIT_BYTES:
         raise ValueError(f"checkpoint of {len(payload)} bytes; at most {LIMIT_BYTES} can travel")
     directory.mkdir(parents=True, exist_ok=True)
-    for index, begin in enumerate(range(0, len(payload), SHARD_BYTES)):
-        (directory / f"checkpoint.{index:02d}").write_bytes(payload[begin : begin + SHARD_BYTES])
+    shards = [payload[begin : begin + SHARD_BYTES] for begin in range(0, len(payload), SHARD_BYTES)]
+    for index, shard in enumerate(shards):
+        (directory / f"part.{index:02d}").write_bytes(shard)
+    # All are on disk before the first takes its name: a run that is cut off here loses nothing.
+    for index in range(len(shards)):
+        (directory / f"part.{index:02d}").replace(directory / f"checkpoint.{index:02d}")
 
 
 def read(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -7,8 +7,6 @@ written out here, so that compilers see them whole. Everything else is left to a
 Nothing here is a hand-written kernel: compilers were seen to give wrong gradients for those.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -9,6 +9,7 @@ fixes the learning-rate schedule, ``--stop-at SHARE`` ends a run early on the sa
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import time
 from collections.abc import Callable
@@ -80,8 +81,10 @@ class Trainer:
     def check(self, tokens: Tensor, marks: Tensor, log: Callable[[str], None]) -> None:
         """The compiled gradient of this batch against the plain float32 one; raises where it is wrong."""
         checks.check_gradients(
-            lambda: self.total(self.losses(self.fast, tokens, marks)),
-            lambda: self.total(self.losses(self.exact, tokens, marks)),
+            *(
+                lambda model=model: self.total(self.losses(model, tokens, marks))
+                for model in (self.fast, self.plain, self.exact)
+            ),
             self.parameters,
             log,
         )
@@ -145,7 +148,7 @@ def run(settings: argparse.Namespace, shape: Shape = TINY) -> None:
             held_out = HeldOut.make(tokenizer.load(), settings.held_out, settings.length)
             log(f"held_out_documents={len(held_out.skills)} rows={len(held_out.rows.tokens)}")
             _loop(settings, trainer, feed, held_out, progress, log, begin)
-            _save(out, settings, trainer, progress)
+            _save(settings, trainer, progress)
             log(f"saved tokens={progress.tokens} step={progress.step}")
 
 
@@ -202,6 +205,7 @@ def _loop(
         if progress.tokens >= next_measure:
             next_measure += settings.measure_every
             _measure(trainer, held_out, progress, log)
+            _save(settings, trainer, progress)  # a run that is cut off leaves this one behind
             meter.restart()
     _measure(trainer, held_out, progress, log)
 
@@ -237,6 +241,8 @@ class _Meter:
     def _print(self, share: float, progress: Progress) -> None:
         assert self._sums is not None
         text, draft, norm = (self._sums / self._steps).tolist()  # waits for the device
+        if not math.isfinite(text):
+            raise FloatingPointError(f"the loss at step {progress.step} is {text}")
         speed = (progress.tokens - self._tokens) / (time.monotonic() - self._begin)
         self._log(
             f"step={progress.step} tokens={progress.tokens} loss={text:.4f} draft_loss={draft:.4f} "
@@ -245,9 +251,9 @@ class _Meter:
         )
 
 
-def _save(out: Path, settings: argparse.Namespace, trainer: Trainer, progress: Progress) -> None:
+def _save(settings: argparse.Namespace, trainer: Trainer, progress: Progress) -> None:
     state = {"tokens": progress.tokens, "step": progress.step, "shard": progress.shard, "seed": settings.seed}
-    checkpoint.write(out, trainer.parameters, trainer.optimiser, state)
+    checkpoint.write(Path(settings.out), trainer.parameters, trainer.optimiser, state)
 
 
 def _count(text: str) -> int:
@@ -274,8 +280,8 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--draft-weight", type=float, default=0.2)
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 3))
     parser.add_argument("--scratch", default="/tmp/ninfer-tiny-shards")
-    parser.add_argument("--held-out", type=int, default=48, help="held-out conversations a skill")
-    parser.add_argument("--measure-every", type=_count, default=_count("20M"))
+    parser.add_argument("--held-out", type=int, default=32, help="held-out conversations a skill")
+    parser.add_argument("--measure-every", type=_count, default=_count("50M"))
     parser.add_argument(
         "--attention", choices=tuple(attend.CANDIDATES), help="default: the fastest that is right"
     )

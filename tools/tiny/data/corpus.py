@@ -37,6 +37,8 @@ def sources(split: Split) -> tuple[tuple[str, ...], ...]:
             lines = _lines(path)
             if len(lines) >= 20:
                 files.append(lines)
+    if not files:
+        raise FileNotFoundError(f"no Python sources of the standard library for {split} under {root}")
     return tuple(files)
 
 
