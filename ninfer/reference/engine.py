@@ -1,7 +1,7 @@
 """The reference engine: one request at a time, from prompt ids to published text.
 
 Owns the order of one answer (prefill, then draw, commit, publish and decode until it ends) and its times.
-What ends an answer stands in ``turn.py``; mathematics in ``model.py``.
+What ends an answer stands in ``engine/turn.py``; mathematics in ``model.py``.
 """
 
 from __future__ import annotations

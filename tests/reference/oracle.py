@@ -76,12 +76,13 @@ def hf_steps(kind: Kind, tied: bool, tokens: Tensor, positions: Tensor, pieces: 
     return torch.cat(rows)
 
 
-def hf_greedy(kind: Kind, tied: bool, prompt: Sequence[int], count: int) -> list[int]:
-    """``count`` greedy ids through ``generate``."""
-    model = hf_model(kind, tied)
+def greedy(model: Any, prompt: Sequence[int], count: int) -> list[int]:
+    """``count`` greedy ids through the ``generate`` of a transformers model."""
+    tokens = torch.tensor([list(prompt)])
     with torch.no_grad():
         output = model.generate(
-            torch.tensor([list(prompt)]),
+            tokens,
+            attention_mask=torch.ones_like(tokens),  # else ids equal to the padding id are left out
             max_new_tokens=count,
             do_sample=False,
             eos_token_id=None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ninfer.reference.model import ReferenceModel, text_positions
 from ninfer.reference.mtp import MtpHead
+from ninfer.reference.state import GdnState, KvCache, State
 from tests.reference import oracle
 from tests.support.nano_weights import Kind, artifact_config, checkpoint_tensors
 
@@ -30,14 +31,58 @@ def without(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name: torch.zeros_like(w) if name in zeroed else w for name, w in weights.items()}
 
 
-def answer(model: ReferenceModel, prompt: Tensor) -> Iterator[int]:
-    """Greedy ids, lazily."""
+def answer(
+    model: ReferenceModel, prompt: Tensor, fault: Callable[[State], int] = lambda state: 0
+) -> Iterator[int]:
+    """Greedy ids, lazily; ``fault`` may spoil the state after the prompt and shifts later positions."""
     state = model.new_state()
     hidden = model.forward(prompt, text_positions(0, len(prompt)), state)
+    shift = fault(state)
     for _ in range(ANSWER):
         token = int(model.logits(hidden[-1:]).argmax())
         yield token
-        hidden = model.forward(torch.tensor([token]), text_positions(state.length, 1), state)
+        hidden = model.forward(torch.tensor([token]), text_positions(state.length + shift, 1), state)
+
+
+def stale_convolution_column(state: State) -> int:
+    for layer in state.layers:
+        if isinstance(layer, GdnState):
+            layer.window[2] = layer.window[1]
+    return 0
+
+
+def halved_recurrent_state(state: State) -> int:
+    for layer in state.layers:
+        if isinstance(layer, GdnState):
+            layer.recurrent = 0.5 * layer.recurrent
+    return 0
+
+
+def two_pages_swapped(state: State) -> int:
+    for layer in state.layers:
+        if isinstance(layer, KvCache):
+            layer.keys[:32] = torch.cat([layer.keys[16:32], layer.keys[:16]])
+    return 0
+
+
+def rotation_off_by_one(state: State) -> int:
+    return 1
+
+
+FAULTS = [stale_convolution_column, halved_recurrent_state, two_pages_swapped, rotation_off_by_one]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("kind", ["dense", "moe"])
+def test_a_slightly_spoilt_state_changes_every_second_answer(kind: Kind, fault: Callable[[State], int]) -> None:
+    model = build(kind, False, oracle.weights(kind))
+    changed = 0
+    for seed in range(20):
+        prompt = oracle.random_tokens(40 + seed, seed)
+        pairs = zip(answer(model, prompt), answer(model, prompt, fault), strict=True)
+        changed += any(right != wrong for right, wrong in pairs)
+    print(f"changed_answers={changed / 20:.0%} case={kind}-{fault.__name__}")
+    assert changed >= 10
 
 
 @pytest.mark.parametrize(("kind", "tied"), oracle.CASES, ids=oracle.IDS)
