@@ -127,6 +127,11 @@ class FastWorker:
         if self._scheduler.idle:
             self._program.check_integrity()
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is waiting, running or asked for."""
+        return self._scheduler.idle and not self._commands
+
     def _wait(self) -> bool:
         """Sleep while there is nothing to do; False after ``stop``."""
         with self._changed:
