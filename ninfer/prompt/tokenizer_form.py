@@ -143,14 +143,14 @@ def token_text(value: Any) -> str | None:
 
 
 def _added_of_file(document: Mapping[str, Any]) -> list[AddedToken]:
-    entries = document.get("added_tokens") or []
+    entries = document.get("added_tokens", [])
     if not isinstance(entries, list):
         raise ArtifactError(f"{_FILE} added_tokens", "must be an array")
     return [_added(f"{_FILE} added_tokens[{i}]", entry, None) for i, entry in enumerate(entries)]
 
 
 def _added_of_config(config: Mapping[str, Any]) -> list[AddedToken]:
-    entries = config.get("added_tokens_decoder") or {}
+    entries = config.get("added_tokens_decoder", {})
     if not isinstance(entries, dict):
         raise ArtifactError(f"{_CONFIG} added_tokens_decoder", "must be an object")
     return [_added(f"{_CONFIG} added_tokens_decoder.{key}", entry, key) for key, entry in entries.items()]
