@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from conformance.http.client import Client
 from ninfer.engine.interface import SerialEngine
 from ninfer.engine.settings import EngineSettings
 from ninfer.reference.engine import open_engine
-from tests.server.client import Client
 from tests.server.inprocess import serving
 from tests.support.nano import nano_artifact
 

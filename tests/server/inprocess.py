@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from conformance.http.client import Client
 from ninfer.cli.parser import parse
 from ninfer.engine.inprocess import InProcessHost
 from ninfer.engine.interface import SerialEngine
@@ -19,7 +20,6 @@ from ninfer.server.app import build_app
 from ninfer.server.assemble import build_services, open_model
 from ninfer.server.listen import bind
 from ninfer.server.transport import transport_limits
-from tests.server.client import Client
 
 
 @contextmanager

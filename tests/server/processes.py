@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.server.client import Client
+from conformance.http.client import Client
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 60.0

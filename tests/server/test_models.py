@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import pytest
 
+from conformance.http.client import Client
+from conformance.http.schemas import check_answer
 from ninfer.artifact import Artifact
 from ninfer.cli.parser import parse
 from ninfer.convert import convert
@@ -17,10 +19,8 @@ from ninfer.engine.interface import SerialEngine
 from ninfer.prompt import Tokenizer
 from ninfer.server.assemble import open_model
 from ninfer.server.models import model_object
-from tests.server.client import Client
 from tests.server.engines import RecordingEngine
 from tests.server.inprocess import serving
-from tests.server.openapi import check_answer
 from tests.support.nano import nano_checkpoint
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from conformance.http.client import Client
 from ninfer.engine.interface import SerialEngine
 from ninfer.server.main import main
-from tests.server.client import Client
 from tests.server.conftest import MODEL
 from tests.server.engines import RecordingEngine, saying
 from tests.server.inprocess import serving

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.server.client import Client, dechunked, read_all, read_until
+from conformance.http.client import Client, dechunked, read_all, read_until
+from conformance.http.streams import chat_events, check_order, payloads
 from tests.server.conftest import MODEL
 from tests.server.processes import ROOT, ServerProcess, exists, kill, wait_gone
-from tests.server.streams import chat_events, check_order, payloads
 
 SLOW = {"steps": [{"text": "x", "wait_s": 0.02}], "repeat": 10**6}
 PLAYS = {"1": SLOW, "2": {"steps": [{"text": "x"}, {"fail": "device"}]}}

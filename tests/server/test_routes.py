@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from openapi_spec_validator import validate
 
+from conformance.http.client import Client, chat_body
+from conformance.http.schemas import check_answer
 from ninfer import spec
 from ninfer.server.routes import ROUTES, doubled_routes
-from tests.server.client import Client, chat_body
 from tests.server.conftest import MODEL
 from tests.server.engines import RecordingEngine, saying
 from tests.server.inprocess import serving
-from tests.server.openapi import check_answer
 
 
 @pytest.fixture(scope="module")

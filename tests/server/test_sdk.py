@@ -9,8 +9,8 @@ from typing import Any
 import openai
 import pytest
 
+from conformance.http.client import Client, read_until
 from ninfer.engine.scripted import Play, Script, Step
-from tests.server.client import Client, read_until
 from tests.server.conftest import MODEL
 from tests.server.engines import RecordingEngine
 from tests.server.inprocess import serving

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from conformance.http.client import Client, chat_body, dechunked, read_all, read_until
+from conformance.http.schemas import check_schema
+from conformance.http.streams import event_data
 from ninfer.engine.scripted import Play, Script, Step
-from tests.server.client import Client, chat_body, dechunked, read_all, read_until
 from tests.server.conftest import MODEL
 from tests.server.engines import RecordingEngine
 from tests.server.inprocess import serving
-from tests.server.openapi import check_schema
-from tests.server.streams import event_data
 
 LIMITS = {
     "header_timeout_s": 1.0,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from conformance.http.schemas import check_schema
+from conformance.http.streams import chat_events, check_order
 from ninfer.engine.events import Delta, Finished, Usage
 from ninfer.server.chat.answers import ChatIdentity, StreamedAnswer, WholeAnswer
-from tests.server.openapi import check_schema
-from tests.server.streams import chat_events, check_order
 
 IDENTITY = ChatIdentity("chatcmpl-1", "m", 1_700_000_000)
 USAGE = Usage(10, 4, 7, 3, 0.1, 0.2, 0.1)

@@ -9,9 +9,9 @@ from typing import Any
 import jinja2
 import pytest
 
+from conformance.http.client import Client
 from ninfer.artifact import Artifact
 from ninfer.prompt import Tokenizer
-from tests.server.client import Client
 from tests.server.conftest import MODEL
 from tests.server.engines import RecordingEngine
 from tests.server.inprocess import serving

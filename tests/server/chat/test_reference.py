@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from conformance.http.client import Answer, Client
+from conformance.http.schemas import check_answer, check_schema
+from conformance.http.streams import chat_events, check_order, payloads, text_of
 from ninfer.engine.interface import SerialEngine
-from tests.server.client import Answer, Client
 from tests.server.conftest import MODEL
 from tests.server.inprocess import serving
-from tests.server.openapi import check_answer, check_schema
-from tests.server.streams import chat_events, check_order, payloads, text_of
 
 PLAIN: dict[str, Any] = {"enable_thinking": False, "max_tokens": 24}
 GREEDY = PLAIN | {"temperature": 0}

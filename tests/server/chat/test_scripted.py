@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from conformance.http.client import Client
+from conformance.http.schemas import check_answer, check_schema
+from conformance.http.streams import chat_events, check_order, payloads, text_of
 from ninfer.engine.scripted import Play, Script, Step
-from tests.server.client import Client
 from tests.server.conftest import MODEL
 from tests.server.engines import RecordingEngine
 from tests.server.inprocess import serving
-from tests.server.openapi import check_answer, check_schema
-from tests.server.streams import chat_events, check_order, payloads, text_of
 
 
 def tokens(*texts: str) -> Play:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ninfer import spec
+from conformance.http.contract import document
 
 Payload = Mapping[str, Any] | str
 
@@ -22,7 +22,7 @@ def event_data(body: bytes) -> Iterator[str]:
     assert text.endswith("\n\n"), f"the stream ends inside an event: {text[-40:]!r}"
     for block in text.removesuffix("\n\n").split("\n\n"):
         if block.startswith(": "):
-            assert block == ": " + spec.document("http/transport")["stream_comment"]
+            assert block == ": " + document("http/transport")["stream_comment"]
             continue
         assert block.startswith("data: "), block
         assert "\n" not in block
@@ -36,7 +36,7 @@ def chat_events(stream: Sequence[Payload]) -> list[str]:
 
 def check_order(protocol: str, events: Sequence[str]) -> None:
     """Fails unless ``events`` is a path through the protocol's table from its start to an end."""
-    table = spec.document("http/streams")[protocol]
+    table = document("http/streams")[protocol]
     state = table["start"]
     for index, event in enumerate(events):
         allowed = table["transitions"][state]

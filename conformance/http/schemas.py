@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 
-from ninfer import spec
+from conformance.http.contract import document
 
 _ROOT = "urn:openapi"
 
@@ -21,10 +20,10 @@ def check_schema(name: str, value: object) -> None:
 
 def check_answer(method: str, path: str, status: int, value: object) -> None:
     """Fails unless ``value`` is what the operation documents for ``status`` (or by ``default``)."""
-    responses = spec.document("http/openapi")["paths"][path][method.lower()]["responses"]
+    responses = document("http/openapi")["paths"][path][method.lower()]["responses"]
     row = responses.get(str(status)) or responses["default"]
     if "$ref" in row:
-        row = spec.document("http/openapi")["components"]["responses"][row["$ref"].rsplit("/", 1)[1]]
+        row = document("http/openapi")["components"]["responses"][row["$ref"].rsplit("/", 1)[1]]
     schema = row["content"]["application/json"]["schema"]
     if "$ref" in schema:
         check_schema(schema["$ref"].rsplit("/", 1)[1], value)
@@ -34,8 +33,6 @@ def check_answer(method: str, path: str, status: int, value: object) -> None:
 
 @functools.cache
 def _validator(pointer: str) -> Draft202012Validator:
-    document: dict[str, Any] = spec.document("http/openapi")
-    registry = Registry().with_resource(
-        _ROOT, Resource.from_contents(document, default_specification=DRAFT202012)
-    )
+    resource = Resource.from_contents(document("http/openapi"), default_specification=DRAFT202012)
+    registry = Registry().with_resource(_ROOT, resource)
     return Draft202012Validator({"$ref": _ROOT + pointer}, registry=registry)

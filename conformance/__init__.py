@@ -1,0 +1,1 @@
+"""Suites that hold an implementation against the spec from outside: ``http`` (any base URL)."""
