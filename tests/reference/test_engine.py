@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from ninfer.artifact import Artifact
+from ninfer.artifact import Artifact, ArtifactPlan, ArtifactWriter, Component, PlannedTensor
 from ninfer.engine.settings import EngineSettings
 from ninfer.errors import ArtifactError, EngineError, RequestError
 from ninfer.model.config import parse_text_config
@@ -21,6 +23,7 @@ from ninfer.reference.model import ReferenceModel
 from ninfer.reference.weights import load_text
 from ninfer.sampling.parameters import SamplingOverrides
 from ninfer.sampling.resolve import resolve_sampling
+from tests.model.published import QWEN_2B
 from tests.reference import oracle
 from tests.reference.requests import request, run, sampling
 from tests.support.nano import ROWS, VOCABULARY
@@ -290,6 +293,29 @@ def test_a_model_that_returns_nonsense_fails_its_request(dense_artifact: Path) -
 def test_what_is_no_artifact_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.ninfer").write_bytes(b"not one")
     with pytest.raises(ArtifactError):
+        open_engine(EngineSettings("reference", str(tmp_path / "x.ninfer"), 4096))
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (
+            {"architectures": ["Qwen4ForCausalLM"], "model_type": "qwen4"},
+            r"text\.config\.architectures",
+        ),
+        ({"architectures": ["Qwen3_5ForCausalLM"]}, r"text\.config\.model_type"),
+        (QWEN_2B, r"tokenizer\.json"),
+    ],
+    ids=["unknown architecture", "no model type", "no tokenizer"],
+)
+def test_an_artifact_that_cannot_be_served_is_refused(
+    tmp_path: Path, config: dict[str, Any], words: str
+) -> None:
+    plan = ArtifactPlan({"text": Component(config)}, (), (PlannedTensor("w", (4,), "fp32"),), {})
+    with ArtifactWriter(tmp_path / "x.ninfer", plan) as writer:
+        writer.write_tensor("w", np.zeros(4, np.float32))
+        writer.publish()
+    with pytest.raises(ArtifactError, match=words):
         open_engine(EngineSettings("reference", str(tmp_path / "x.ninfer"), 4096))
 
 

@@ -74,7 +74,9 @@ FAULTS = [stale_convolution_column, halved_recurrent_state, two_pages_swapped, r
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 @pytest.mark.parametrize("kind", ["dense", "moe"])
-def test_a_slightly_spoilt_state_changes_every_second_answer(kind: Kind, fault: Callable[[State], int]) -> None:
+def test_a_slightly_spoilt_state_changes_every_second_answer(
+    kind: Kind, fault: Callable[[State], int]
+) -> None:
     model = build(kind, False, oracle.weights(kind))
     changed = 0
     for seed in range(20):

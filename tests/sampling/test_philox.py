@@ -32,9 +32,15 @@ def test_uniform_takes_53_bits_of_the_published_words() -> None:
     assert uniform(0, 0, "token", 0) == bits / 2**53
 
 
-def test_key_and_counter_layout() -> None:
-    x0, x1, _, _ = philox4x32((7, 3, 2, 0), (0xFFFFFFFD, 0xFFFFFFFF))
-    assert uniform(2**64 - 3, 7, "acceptance", 3) == ((x0 >> 5) * 2**26 + (x1 >> 6)) / 2**53
+def test_key_counter_and_bits_lie_as_the_specification_says() -> None:
+    rules = spec.document("sampling")["randomness"]
+    seed = 2**64 - 3
+    words = {"seed_low": 0xFFFFFFFD, "seed_high": 0xFFFFFFFF, "position": 7, "index": 3, "zero": 0}
+    words["purpose"] = rules["purposes"]["acceptance"]
+    x = philox4x32([words[name] for name in rules["counter"]], [words[name] for name in rules["key"]])
+    high, low = (x[i] >> shift for i, shift in enumerate(rules["uniform"]["shifts"]))
+    expected = (high << (32 - rules["uniform"]["shifts"][1]) | low) / 2 ** rules["uniform"]["bits"]
+    assert uniform(seed, 7, "acceptance", 3) == expected
 
 
 @given(
