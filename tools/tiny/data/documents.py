@@ -35,7 +35,7 @@ class Document:
 _SINGLE: tuple[tuple[Skill, float], ...] = (
     (copying.code, 10), (copying.drift, 7), (copying.tale, 4), (copying.notes, 4), (copying.words_only, 5),
     (edits.edit, 13),
-    (sums.one, 7), (sums.bare, 3), (sums.many, 5),
+    (sums.one, 7), (sums.bare, 3), (sums.many, 6),
     (objects.shaped, 9), (objects.listed, 3), (objects.plain_list, 2),
     (tools.single, 8), (tools.parallel, 5), (tools.none_fits, 3),
     (chat.fact, 9), (chat.yes_no, 3), (chat.unknown, 1.5), (chat.small_talk, 1), (chat.instruction, 6),

@@ -81,7 +81,7 @@ def code(rng: random.Random) -> str:
 
 
 def price(rng: random.Random) -> float:
-    return rng.randint(1, 499) + rng.choice((0.25, 0.5, 0.75, 0.95, 0.99, 0.1, 0.4))
+    return round(rng.randint(1, 499) + rng.choice((0.25, 0.5, 0.75, 0.95, 0.99, 0.1, 0.4)), 2)
 
 
 def several(pool: list[str]) -> Callable[[random.Random], list[str]]:
