@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -81,8 +81,8 @@ def test_three_position_axes_equal_transformers(kind: Kind, name: str) -> None:
 @pytest.mark.parametrize(("kind", "tied"), oracle.CASES, ids=oracle.IDS)
 def test_greedy_ids_equal_transformers_over_64_tokens(kind: Kind, tied: bool) -> None:
     reference = model(kind, tied)
-    for seed in range(3):
-        prompt = oracle.random_tokens(5 + 30 * seed, 40 + seed)
+    for seed in range(2):
+        prompt = oracle.random_tokens(5 + 60 * seed, 40 + seed)
         assert greedy(reference, prompt, 64) == oracle.greedy(
             oracle.hf_model(kind, tied), prompt.tolist(), 64
         )
@@ -134,6 +134,7 @@ def test_pieces_at_multiples_of_64_give_one_recurrent_state(kind: Kind) -> None:
     report(f"{kind}-pieces", logits(reference, tokens, text_positions(0, 256), [64, 128, 64]), whole, 1e-11)
 
 
+@settings(max_examples=20)
 @given(st.lists(st.integers(1, 70), min_size=1, max_size=5), st.integers(0, 3))
 def test_any_cut_gives_one_answer(pieces: list[int], seed: int) -> None:
     reference = model("dense", dtype=torch.float64)
