@@ -1,6 +1,6 @@
 """Trains ninfer-tiny on one GPU (or, slowly, on a CPU); stops and resumes.
 
-    python -m tools.tiny.train --out OUT --minutes 8 --tokens 800M --seed 1 [--resume DIR]
+    python -m tools.tiny.train --out OUT --minutes 8 --tokens 640M --seed 1 [--resume DIR]
 
 Writes OUT/checkpoint.NN (the model and all that a resumed run needs) and OUT/train.log. ``--tokens``
 fixes the learning-rate schedule, ``--stop-at SHARE`` ends a run early on the same schedule.
@@ -267,8 +267,8 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tools.tiny.train", description="Train ninfer-tiny.")
     parser.add_argument("--out", required=True)
     parser.add_argument("--resume", help="folder of checkpoint.NN to go on from")
-    parser.add_argument("--minutes", type=float, default=8.0, help="wall time, start and end included")
-    parser.add_argument("--tokens", type=_count, default=_count("800M"), help="length of the schedule")
+    parser.add_argument("--minutes", type=float, default=9.8, help="wall time, start and end included")
+    parser.add_argument("--tokens", type=_count, default=_count("640M"), help="length of the schedule")
     parser.add_argument("--stop-at", type=float, default=1.0, help="share of the schedule at which to stop")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rows", type=int, default=32, help="rows a step")
@@ -281,13 +281,15 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 3))
     parser.add_argument("--scratch", default="/tmp/ninfer-tiny-shards")
     parser.add_argument("--held-out", type=int, default=32, help="held-out conversations a skill")
-    parser.add_argument("--measure-every", type=_count, default=_count("40M"))
+    parser.add_argument("--measure-every", type=_count, help="default: every twentieth of the schedule")
     parser.add_argument(
         "--attention", choices=tuple(attend.CANDIDATES), help="default: the fastest that is right"
     )
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=torch.cuda.is_available())
     parser.add_argument("--check", action=argparse.BooleanOptionalAction, default=True)
-    return parser.parse_args(argv)
+    settings = parser.parse_args(argv)
+    settings.measure_every = settings.measure_every or settings.tokens // 20
+    return settings
 
 
 if __name__ == "__main__":

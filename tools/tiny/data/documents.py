@@ -33,12 +33,12 @@ class Document:
 
 # Share of documents. Copies and edits are long: by tokens they are about half of everything.
 _SINGLE: tuple[tuple[Skill, float], ...] = (
-    (copying.code, 10), (copying.drift, 7), (copying.tale, 4), (copying.notes, 4), (copying.words_only, 5),
+    (copying.code, 9), (copying.drift, 5), (copying.tale, 3), (copying.notes, 3), (copying.words_only, 5),
     (edits.edit, 13),
     (sums.one, 7), (sums.bare, 3), (sums.many, 6),
     (objects.shaped, 9), (objects.listed, 3), (objects.plain_list, 2),
-    (tools.single, 8), (tools.parallel, 5), (tools.none_fits, 3),
-    (chat.fact, 9), (chat.yes_no, 3), (chat.unknown, 1.5), (chat.small_talk, 1), (chat.instruction, 6),
+    (tools.single, 14), (tools.parallel, 12), (tools.none_fits, 10),
+    (chat.fact, 9), (chat.yes_no, 5), (chat.unknown, 1.5), (chat.small_talk, 1), (chat.instruction, 6),
     (recall.table, 3), (telling.tale, 1.5), (telling.drift, 0.5),
 )  # fmt: skip
 _SHORT: tuple[tuple[Skill, float], ...] = (
@@ -46,7 +46,7 @@ _SHORT: tuple[tuple[Skill, float], ...] = (
     (sums.bare, 1),
     (copying.words_only, 3), (objects.plain_list, 1), (recall.table, 1), (chat.unknown, 0.5),
 )  # fmt: skip
-_CONVERSATIONS = (("single", 100), ("result", 9), ("recall", 12), ("mixed", 10))
+_CONVERSATIONS = (("single", 100), ("result", 12), ("recall", 12), ("mixed", 10))
 
 _SYSTEM = (
     "You are a helpful assistant.", "You are ninfer-tiny, a small model.", "Answer briefly.", "Be exact.",

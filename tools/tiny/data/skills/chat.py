@@ -83,7 +83,8 @@ def yes_no(rng: random.Random, split: Split) -> Exchange:
     user = rng.choice(("{q} Is it {v}?", "{q} I think it is {v}. Right?", "{q} Is the answer {v}?")).format(
         q=question, v=value
     )
-    answer = f"Yes. {about.sentence}" if true else f"No. {about.sentence}"
+    # The fact first: a small model can compare what it has said, not what it is about to say.
+    answer = f"{about.sentence} So {'yes' if true else 'no'}."
     verdict = "The user is right." if true else "The user is wrong."
     return Exchange("fact", user, answer, Thought(about.sentence, verdict, "I say so."))
 
