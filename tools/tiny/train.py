@@ -1,6 +1,6 @@
 """Trains ninfer-tiny on one GPU (or, slowly, on a CPU); stops and resumes.
 
-    python -m tools.tiny.train --out OUT --minutes 8 --tokens 640M --seed 1 [--resume DIR]
+    python -m tools.tiny.train --out OUT --minutes 9.8 --tokens 500M --seed 1 [--resume DIR]
 
 Writes OUT/checkpoint.NN (the model and all that a resumed run needs) and OUT/train.log. ``--tokens``
 fixes the learning-rate schedule, ``--stop-at SHARE`` ends a run early on the same schedule.
@@ -268,7 +268,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", required=True)
     parser.add_argument("--resume", help="folder of checkpoint.NN to go on from")
     parser.add_argument("--minutes", type=float, default=9.8, help="wall time, start and end included")
-    parser.add_argument("--tokens", type=_count, default=_count("640M"), help="length of the schedule")
+    parser.add_argument("--tokens", type=_count, default=_count("500M"), help="length of the schedule")
     parser.add_argument("--stop-at", type=float, default=1.0, help="share of the schedule at which to stop")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rows", type=int, default=32, help="rows a step")
