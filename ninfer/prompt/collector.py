@@ -53,12 +53,13 @@ class Units:
 
 
 class Collector:
-    """Takes a rendering piece by piece; ``units`` alternate text and control id, ``pieces`` are the text."""
+    """Takes a rendering piece by piece; ``units`` alternate text and control id."""
 
     def __init__(self, splitter: Units) -> None:
         self.units: list[Unit] = []
-        self.pieces: list[str] = []
         self.characters = 0
+        self._before = ""
+        self._pieces: list[str] = []
         self._splitter = splitter
         self._limit: int = spec.document("prompt")["template"]["maximum_output_characters"]
         self._text: list[str] = []
@@ -70,7 +71,7 @@ class Collector:
 
         Errors: ``RequestError`` ``invalid_prompt`` when the text passes the limit of ``spec/prompt.yaml``.
         """
-        self.pieces.append(piece)
+        self._pieces.append(piece)
         self.characters += len(piece)
         if self.characters > self._limit:
             raise RequestError(
@@ -91,7 +92,7 @@ class Collector:
     def resume(self, text_so_far: str, mark: Mark) -> None:
         """Go on as if everything up to ``mark`` had been fed; ``units`` starts anew there."""
         self.units = []
-        self.pieces = [text_so_far]
+        self._before, self._pieces = text_so_far, []
         self.characters = mark.characters
         self._rest = len(mark.text) + len(mark.run)
         self._text = [mark.text] if mark.text else []
@@ -102,6 +103,13 @@ class Collector:
         self._end_run()
         self.units.append("".join(self._text))
         self._text = []
+
+    def take_text(self) -> str:
+        """The whole text, once."""
+        # Nobody else holds the long beginning now, so CPython extends it in place instead of copying it.
+        text, self._before = self._before, ""
+        text += "".join(self._pieces)
+        return text
 
     def _add(self, of_template: bool, text: str) -> None:
         if not text:

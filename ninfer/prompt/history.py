@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ninfer.prompt.collector import Mark
-from ninfer.prompt.conversation import Message, TextPart, ToolCall
+from ninfer.prompt.conversation import Message, Part, TextPart, ToolCall
 from ninfer.prompt.exact import same
 from ninfer.prompt.replay import LoopRecord
 from ninfer.prompt.tokenizer import TokenArray
@@ -77,29 +77,28 @@ def shared_messages(left: Sequence[Message], right: Sequence[Message]) -> int:
     """How many messages from the start are the same to any template."""
     count = 0
     for one, other in zip(left, right, strict=False):
-        if one is not other and not _same_message(one, other):
+        if one is not other and not (
+            one.role == other.role
+            and one.reasoning == other.reasoning
+            and one.tool_call_id == other.tool_call_id
+            and (one.parts == other.parts if len(one.parts) != 1 else _same_part(one.parts, other.parts))
+            and (one.tool_calls is other.tool_calls or _same_calls(one.tool_calls, other.tool_calls))
+        ):
             break
         count += 1
     return count
 
 
-def _same_message(one: Message, other: Message) -> bool:
-    return (
-        one.role == other.role
-        and _same_parts(one, other)
-        and one.reasoning == other.reasoning
-        and one.tool_call_id == other.tool_call_id
-        and len(one.tool_calls) == len(other.tool_calls)
-        and all(map(_same_call, one.tool_calls, other.tool_calls))
-    )
+def _same_part(one: tuple[Part, ...], other: tuple[Part, ...]) -> bool:
+    """As ``==``, without the tuples that dataclasses build to compare."""
+    part, counterpart = one[0], other[0] if len(other) == 1 else None
+    if type(part) is TextPart is type(counterpart):
+        return part.text == counterpart.text
+    return part == counterpart
 
 
-def _same_parts(one: Message, other: Message) -> bool:
-    if len(one.parts) == 1 == len(other.parts):
-        part, counterpart = one.parts[0], other.parts[0]
-        if isinstance(part, TextPart) and isinstance(counterpart, TextPart):
-            return part.text == counterpart.text
-    return one.parts == other.parts
+def _same_calls(one: tuple[ToolCall, ...], other: tuple[ToolCall, ...]) -> bool:
+    return len(one) == len(other) and all(map(_same_call, one, other))
 
 
 def _same_call(one: ToolCall, other: ToolCall) -> bool:

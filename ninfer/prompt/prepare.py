@@ -67,7 +67,6 @@ class PromptPreparer:
         """
         options = resolve_options(conversation.options, self._defaults, self.accepted_efforts)
         messages, tag = open_final_message(conversation.messages, options.thinking_refused)
-        _refuse_media(messages)
         variables = {
             **options.variables,
             "tools": [tool.definition for tool in conversation.tools] or None,
@@ -75,9 +74,10 @@ class PromptPreparer:
             "continue_final_message": tag is not None,
         }
         earlier, shared = self._history.find(variables, messages)
+        _refuse_media(messages, shared)
         rendering = self._render(messages, variables, earlier, shared)
         units = rendering.collector.units
-        text = "".join(rendering.collector.pieces)
+        text = rendering.collector.take_text()
         if tag is not None:
             cut_at(units, tag)
             if text.count(tag) > 1:
@@ -91,7 +91,8 @@ class PromptPreparer:
         base = earlier.offsets[rendering.skipped] if earlier is not None and rendering.skipped else 0
         tokens = _joined(earlier, base, arrays)
         if rendering.record is not None:
-            _drop_after(rendering.record, len(text))
+            if tag is not None:
+                _drop_after(rendering.record, len(text))
             offsets = _offsets(rendering, earlier, base, arrays)
             made = RenderedConversation(
                 variables, messages, rendering.source.made, rendering.record, offsets, tokens, text
@@ -124,8 +125,8 @@ class PromptPreparer:
             return "content"
         inside = tail[len(header) :]
         opens = len(inside) > 0 and inside[0] == control.get("<think>", -1)
-        closing = [control[text] for text in ("</think>", "<|im_end|>") if text in control]
-        return "reasoning" if opens and not np.isin(inside, closing).any() else "content"
+        closing = {control.get("</think>"), control.get("<|im_end|>")}
+        return "reasoning" if opens and closing.isdisjoint(inside.tolist()) else "content"
 
     def _renders(self, effort: str) -> bool:
         """Whether the template takes this effort on a one-message chat."""
@@ -134,7 +135,7 @@ class PromptPreparer:
             rendering = self._render(_PROBE, {**variables, "reasoning_effort": effort})
         except RequestError:
             return False
-        spelled = self._tokenizer.control_pattern.findall("".join(rendering.collector.pieces))
+        spelled = self._tokenizer.control_pattern.findall(rendering.collector.take_text())
         if len(spelled) != sum(isinstance(unit, int) for unit in rendering.collector.units):
             raise ArtifactError(
                 self._template.name,
@@ -144,9 +145,9 @@ class PromptPreparer:
         return True
 
 
-def _refuse_media(messages: Sequence[Message]) -> None:
-    for index, message in enumerate(messages):
-        if any(isinstance(part, MediaPart) for part in message.parts):
+def _refuse_media(messages: Sequence[Message], known: int) -> None:
+    for index in range(known, len(messages)):
+        if any(isinstance(part, MediaPart) for part in messages[index].parts):
             path = f"messages[{index}].content"
             raise RequestError("vision_disabled", f"{path} holds media, but vision is not enabled", path)
 

@@ -25,8 +25,9 @@ TokenArray = npt.NDArray[np.int32]
 
 # Long text is cut into pieces of about this many characters so that the library uses every core.
 _PIECE_CHARACTERS = 16384
-# After a line break and before anything but white space every token of the known split ends.
-_CUT = re.compile(r"\n(?=\S)")
+# Where a token of the known split ends whatever stands around: after a line break before no white space, and
+# after a digit. Neither combines with what follows under NFC.
+_CUT = re.compile(r"\n(?=\S)|[0-9](?=[ -~])")
 
 
 class Tokenizer:

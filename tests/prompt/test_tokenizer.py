@@ -63,7 +63,25 @@ def test_a_batch_equals_its_texts(texts: list[str]) -> None:
 
 LINES = st.lists(
     st.sampled_from(
-        ["\n", "\r\n", " \n", "\n\n", "\t", " ", "a b", "é", "\u0301", "!?", "12", "\u2028", "\x1c", "\x85"]
+        [
+            "\n",
+            "\r\n",
+            " \n",
+            "\n\n",
+            "\t",
+            " ",
+            "a b",
+            "é",
+            "\u0301",
+            "!?",
+            "12",
+            " 3",
+            "4\u0338",
+            "x5",
+            "\u2028",
+            "\x1c",
+            "\x85",
+        ]
     ),
     max_size=60,
 ).map("".join)
