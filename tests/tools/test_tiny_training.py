@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tools.tiny import checkpoint, checks, train
+from tools.tiny import checkpoint, checks, tokenizer, train
 from tools.tiny.deltanet import chunked
 from tools.tiny.evaluate import label_weights
 from tools.tiny.model import init_parameters
@@ -106,3 +106,10 @@ def test_training_stops_and_resumes(tmp_path: Path) -> None:
     assert second["tokens"] >= 12_000 > first["tokens"]
     log = (tmp_path / "b" / "train.log").read_text()
     assert "held_out_loss=" in log
+
+
+def test_weights_of_another_vocabulary_are_refused() -> None:
+    tokenizer.check_fingerprint({"tokenizer": tokenizer.fingerprint()})
+    tokenizer.check_fingerprint({})
+    with pytest.raises(ValueError, match="was trained with tokenizer 0123"):
+        tokenizer.check_fingerprint({"tokenizer": "0123"})

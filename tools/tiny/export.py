@@ -62,6 +62,7 @@ def main() -> None:
     parser.add_argument("--artifact", type=Path, default=bundled.path())
     arguments = parser.parse_args()
     tensors, state = checkpoint.read(arguments.checkpoint)
+    tokenizer.check_fingerprint(state)
     weights = {name.removeprefix("weight/"): t for name, t in tensors.items() if name.startswith("weight/")}
     directory = write_directory(arguments.out, weights)
     trained = f"{state['tokens'] / 1e6:.0f} million tokens"

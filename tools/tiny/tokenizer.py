@@ -3,11 +3,13 @@
     python -m tools.tiny.tokenizer      # trains and writes tools/tiny/tokenizer/
 
 Trained once on the recipe's own data and the standard library; the files are committed, so that every machine
-and Python version tokenises alike.
+and Python version tokenises alike. Running this again after a change of the data makes another vocabulary and
+every earlier checkpoint worthless: do it only before a training from scratch.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Iterable, Iterator
@@ -31,6 +33,21 @@ _SOURCE_CHARACTERS = 3_000_000
 def load(directory: Path = DIRECTORY) -> Tokenizer:
     """The trained tokenizer with every control token that training data may hold."""
     return Tokenizer.from_file(str(directory / "tokenizer.json"))
+
+
+def fingerprint(directory: Path = DIRECTORY) -> str:
+    """Names the vocabulary: weights mean nothing under another one, so checkpoints carry it."""
+    return hashlib.blake2b((directory / "tokenizer.json").read_bytes(), digest_size=8).hexdigest()
+
+
+def check_fingerprint(state: dict[str, Any]) -> None:
+    """Errors: ValueError where a checkpoint's ``state`` names another vocabulary than the committed one.
+
+    A checkpoint that names none is let through: the first ones did not.
+    """
+    trained, here = state.get("tokenizer"), fingerprint()
+    if trained not in (None, here):
+        raise ValueError(f"the checkpoint was trained with tokenizer {trained}, {DIRECTORY} holds {here}")
 
 
 def train(vocabulary: int, corpus_texts: Iterable[str]) -> dict[str, bytes]:

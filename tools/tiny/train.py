@@ -163,6 +163,7 @@ def _feed(settings: argparse.Namespace) -> tuple[Feed, Progress, dict[str, Any]]
     progress, state = Progress(), {}
     if settings.resume:
         tensors, saved = checkpoint.read(Path(settings.resume))
+        tokenizer.check_fingerprint(saved)
         progress = Progress(saved["tokens"], saved["step"], saved["shard"])
         state = {"tensors": tensors, **saved}
         settings.seed = saved["seed"]
@@ -252,7 +253,13 @@ class _Meter:
 
 
 def _save(settings: argparse.Namespace, trainer: Trainer, progress: Progress) -> None:
-    state = {"tokens": progress.tokens, "step": progress.step, "shard": progress.shard, "seed": settings.seed}
+    state = {
+        "tokens": progress.tokens,
+        "step": progress.step,
+        "shard": progress.shard,
+        "seed": settings.seed,
+        "tokenizer": tokenizer.fingerprint(),
+    }
     checkpoint.write(Path(settings.out), trainer.parameters, trainer.optimiser, state)
 
 
