@@ -30,8 +30,9 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.from_resources(files["tokenizer.json"], files["tokenizer_config.json"])
 
 
+@functools.lru_cache(maxsize=64)
 def template(source: str | bytes | None = None) -> ChatTemplate:
-    """A template, by default the maintained one."""
+    """A template, by default the maintained one; it keeps nothing between renderings."""
     files = tokenizer_files()
     return ChatTemplate(source or files["chat_template.jinja"], files["tokenizer_config.json"])
 

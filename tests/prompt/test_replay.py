@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ninfer.errors import RequestError
@@ -231,6 +231,9 @@ def histories(draw: st.DrawFn) -> list[tuple[list[dict[str, Any]], Any, dict[str
 def test_a_remembered_prompt_equals_a_fresh_one(name: str) -> None:
     remembering, forgetful = pair(name)
 
+    examples = settings.default.max_examples  # type: ignore[union-attr]
+
+    @settings(max_examples=examples if name in ("maintained", "family") else examples // 2)
     @given(histories())
     def check(requests: list[tuple[list[dict[str, Any]], Any, dict[str, Any]]]) -> None:
         for messages, tools, options in requests:

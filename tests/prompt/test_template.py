@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ninfer.errors import ArtifactError, RequestError
 from ninfer.spec import document
@@ -124,6 +126,12 @@ class TestFeatures:
             ("{{ foo is none }}{{ bar is defined }}", "TrueFalse"),
             ("{{ messages is iterable and messages is not mapping and messages is not string }}", "True"),
             ("{{ (messages | tojson)[:30] }}", '[{"role": "user", "content": "'),
+            ("{{ {'a': [1]} | tojson | safe }}{{ [2] | string }}{{ ' x ' | trim }}", '{"a": [1]}[2]x'),
+            ("{{ 'a-b'.split('-')[-1] }}{{ 'xay'.replace('a', '') }}{{ ['p', 'q'] | first }}", "bxyp"),
+            ("{% macro m(a, b=2) %}{{ a + b }}{% endmacro %}{{ m(1) }}{{ m(1, b=3) }}", "34"),
+            ("{{ tools is defined and not tools }}{{ bos_token is defined }}", "TrueFalse"),
+            ("{{ messages[0]['role'] }}{{ messages[5] is defined }}", "userFalse"),
+            ("{{ (messages | rejectattr('content', 'equalto', 'a') | list)[0].content }}", "b"),
             ("{% for a in messages + messages %}{{ a.content }}{% endfor %}", "abab"),
         ],
     )  # fmt: skip
@@ -179,6 +187,29 @@ class TestRefusals:
     def test_untraceable_control_tokens(self) -> None:
         with pytest.raises(ArtifactError, match=r"im_start.*told from input"):
             preparer("{{ '<|im_%s|>%s' % ('start', messages[0].content) }}")
+
+
+@given(st.data())
+def test_a_damaged_template_raises_nothing_but_our_errors(data: st.DataObject) -> None:
+    source = template_vectors.template_source()
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(source)))
+        stop = data.draw(st.integers(start, min(start + 20, len(source))))
+        insert = data.draw(
+            st.sampled_from(["", "{% ", " %}", "{{", "}}", "'", "(", "messages", "loop", " | ", "-", "#}"])
+        )
+        source = source[:start] + insert + source[stop:]
+    try:
+        own = preparer(source)
+    except ArtifactError:
+        return
+    turns = [user("q"), assistant("a", "r", tool_calls=[template_vectors.call("f", {"k": 1})]), user("z")]
+    for messages in (turns, [*turns, assistant("b"), user("y")]):
+        try:
+            prompt = own.prepare(conversation(messages, [template_vectors.TIDE]))
+        except RequestError:
+            continue
+        assert tokenizer().decode(prompt.tokens.tolist()) == prompt.text
 
 
 def test_arguments_of_history_are_rendered_from_their_mapping() -> None:
