@@ -76,28 +76,23 @@ class PromptPreparer:
         earlier, shared = self._history.find(variables, messages)
         _refuse_media(messages, shared)
         rendering = self._render(messages, variables, earlier, shared)
-        units = rendering.collector.units
         text = rendering.collector.take_text()
         if tag is not None:
-            cut_at(units, tag)
-            if text.count(tag) > 1:
-                rendering.record = None  # the template used the message twice: its marks are off by a tag
-            text = text[: text.rindex(tag)].replace(tag, "")
+            text = _cut(rendering, text, tag)
         try:
-            arrays = self._arrays(units)
+            arrays = self._arrays(rendering.collector.units)
         except ValueError as error:
             path = find_surrogate(conversation)
             raise RequestError("invalid_value", f"{path} holds a lone surrogate", path) from error
         base = earlier.offsets[rendering.skipped] if earlier is not None and rendering.skipped else 0
         tokens = _joined(earlier, base, arrays)
         if rendering.record is not None:
-            if tag is not None:
-                _drop_after(rendering.record, len(text))
-            offsets = _offsets(rendering, earlier, base, arrays)
-            made = RenderedConversation(
-                variables, messages, rendering.source.made, rendering.record, offsets, tokens, text
+            offsets = _offsets(rendering.record, rendering.skipped, earlier, base, arrays)
+            made = rendering.source.made
+            self._history.add(
+                RenderedConversation(variables, messages, made, rendering.record, offsets, tokens, text),
+                earlier if earlier and shared == len(earlier.messages) else None,
             )
-            self._history.add(made, earlier if earlier and shared == len(earlier.messages) else None)
         channel = self._initial_channel(tokens)
         return PreparedPrompt(tokens, self._positions(len(tokens)), channel, channel == "reasoning", text)
 
@@ -160,24 +155,29 @@ def _joined(earlier: RenderedConversation | None, base: int, arrays: list[TokenA
 
 
 def _offsets(
-    rendering: Rendering, earlier: RenderedConversation | None, base: int, arrays: list[TokenArray]
+    record: LoopRecord,
+    start: int,
+    earlier: RenderedConversation | None,
+    base: int,
+    arrays: list[TokenArray],
 ) -> list[int]:
-    """Tokens before the last control token of each boundary."""
-    assert rendering.record is not None
+    """Tokens up to the last control token before each boundary; before ``start`` the earlier ones."""
     totals = np.cumsum([0, *map(len, arrays)]).tolist()
-    record, start = rendering.record, rendering.skipped
     offsets = list(earlier.offsets[:start]) if earlier is not None and start else []
     for boundary in record.boundaries[start:]:
         offsets.append(0 if boundary.mark is None else base + totals[boundary.mark.units])
     return offsets
 
 
-def _drop_after(record: LoopRecord, characters: int) -> None:
-    """Drop the boundaries behind the end of a text that was cut at the message to continue."""
-    for index, boundary in enumerate(record.boundaries):
-        if boundary.mark is not None and boundary.mark.characters > characters:
-            del record.boundaries[index:], record.horizons[index:]
-            return
+def _cut(rendering: Rendering, text: str, tag: str) -> str:
+    """End a rendering at the message to continue; returns its text."""
+    cut_at(rendering.collector.units, tag)
+    if text.count(tag) > 1:
+        rendering.record = None  # the template used the message twice: its marks are off by a tag
+    text = text[: text.rindex(tag)].replace(tag, "")
+    if rendering.record is not None:
+        rendering.record.drop_after(len(text))
+    return text
 
 
 def _after_last(tokens: TokenArray, token_id: int) -> TokenArray | None:

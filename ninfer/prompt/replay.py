@@ -87,6 +87,13 @@ class LoopRecord:
             and same(self.captured, other.captured)
         )
 
+    def drop_after(self, characters: int) -> None:
+        """Forget the boundaries behind a text that was cut to this length."""
+        for index, boundary in enumerate(self.boundaries):
+            if boundary.mark is not None and boundary.mark.characters > characters:
+                del self.boundaries[index:], self.horizons[index:]
+                return
+
     def reach(self, shared: int, current: Callable[[Member], Any]) -> int:
         """How many iterations a rendering may skip whose first ``shared`` messages are the same."""
         count = min(shared, len(self.boundaries) - 1)
