@@ -1,1 +1,2 @@
-"""Suites that hold an implementation against the spec from outside: ``http`` (any base URL)."""
+"""Suites that hold an implementation against the spec from outside: ``engine`` (fast against the
+oracle) and ``http`` (any base URL)."""

@@ -1,0 +1,104 @@
+"""A program that keeps what lies behind every draw: the logits, and the experts each token went to.
+
+It stands between the worker and a real ``Program`` and changes nothing that is computed: experts are seen by
+giving every layer's choice an array of its own in the table of descriptors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ninfer.fast.ops.control import MAX_COLUMNS
+from ninfer.fast.ops.moe import contract as moe
+from ninfer.fast.program import table as t
+from ninfer.fast.program.parameters import ExpertWeights
+from ninfer.fast.program.program import Lane, Program, Row, Sampler, Tokens
+
+Floats = npt.NDArray[np.float32]
+Choice = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True, eq=False)
+class LaneLog:
+    """One sequence: logits [V] of every draw, chosen experts [tokens, k] per layer, sizes of its rounds."""
+
+    logits: list[Floats] = field(default_factory=list)
+    choices: dict[int, list[Choice]] = field(default_factory=dict)
+    widths: list[int] = field(default_factory=list)
+
+    def routes(self) -> dict[int, Choice]:
+        """Per layer, the experts [tokens, k] of every token that was taken in, in order."""
+        return {layer: np.concatenate(parts) for layer, parts in self.choices.items()}
+
+
+class RecordingProgram:
+    """Stands in for ``program``; ``opened`` is the log of the lane that was opened last."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.options, self.config = program.options, program.config
+        self.pages_for = program.pages_for
+        self.opened = LaneLog()
+        self._logs: dict[int, LaneLog] = {}
+        self._chosen: dict[int, Choice] = {}
+        self._prefilling = LaneLog()
+        if self.config.moe is not None:
+            self._watch_rounds(self.config.moe.experts_per_token)
+            self._watch_prefill(self.config.moe.experts_per_token)
+
+    def open_lane(self, ceiling: int) -> Lane:
+        lane = self.program.open_lane(ceiling)
+        self.opened = self._logs[lane.slot] = LaneLog()
+        return lane
+
+    def close_lane(self, lane: Lane) -> None:
+        self.program.close_lane(lane)
+
+    def prefill(self, lane: Lane, tokens: Tokens, axes: Tokens) -> Floats:
+        self._prefilling = self._logs[lane.slot]
+        return self.program.prefill(lane, tokens, axes)
+
+    def first(self, lane: Lane, row: Floats, sampler: Sampler) -> int:
+        drawn = self.program.first(lane, row, sampler)
+        self._logs[lane.slot].logits.append(self.program.logits(1)[0].copy())
+        return drawn
+
+    def round(self, rows: Sequence[Row]) -> list[int]:
+        drawn = self.program.round(rows)
+        logits = self.program.logits(len(rows)).copy()
+        for index, row in enumerate(rows):
+            log = self._logs[row.lane.slot]
+            log.logits.append(logits[index])
+            log.widths.append(len(rows))
+            for layer, chosen in self._chosen.items():
+                log.choices.setdefault(layer, []).append(chosen[index : index + 1].copy())
+        return drawn
+
+    def check_integrity(self) -> None:
+        self.program.check_integrity()
+
+    def _watch_rounds(self, per_token: int) -> None:
+        table, (begin, end) = self.program._runner._table, self.program._table.forward
+        layer = -1
+        for index in range(begin, end):
+            opcode = table.opcodes[index]
+            if opcode == t.ROUTE:
+                layer += 1
+                self._chosen[layer] = np.zeros((MAX_COLUMNS, per_token), np.int64)
+            if opcode in (t.ROUTE, t.EXPAND, t.CONTRACT):
+                table.descriptors[index, moe.CHOICE] = self._chosen[layer].ctypes.data
+
+    def _watch_prefill(self, per_token: int) -> None:
+        prefill = self.program._prefill
+        inner, choice = prefill._mixture, prefill._wiring.array("choice", 0, None)
+
+        def mixture(layer: int, weights: ExpertWeights, count: int) -> None:
+            inner(layer, weights, count)
+            chosen = choice[: count * per_token].reshape(count, per_token).copy()
+            self._prefilling.choices.setdefault(layer, []).append(chosen)
+
+        prefill._mixture = mixture  # type: ignore[method-assign]

@@ -1,0 +1,55 @@
+"""The oracle's round trip against the golden rows of the KV formats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conformance.engine.kv import rotate, round_trip
+from ninfer.spec import document
+
+SUPPORTED = ("bf16", "fp16", "int8_g64")
+CASES = [c for c in document("vectors/kv_formats")["cases"] if c["input"]["encoding"] in SUPPORTED]
+
+
+def case_id(case: dict[str, Any]) -> str:
+    return f"{case['input']['encoding']}-{'rotated-' * case['input']['rotated']}{case['name']}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_golden_rows_come_back_as_their_codes_decode(case: dict[str, Any]) -> None:
+    encoding, rotated = case["input"]["encoding"], case["input"]["rotated"]
+    words = np.frombuffer(bytes.fromhex(case["input"]["bf16"]), "<u2")
+    row = torch.from_numpy((words.astype(np.uint32) << 16).view(np.float32))
+    codes = bytes.fromhex(case["expected"]["codes"])
+    scales = np.frombuffer(bytes.fromhex(case["expected"]["scales"]), "<f2").astype(np.float32)
+    if encoding == "int8_g64":
+        groups = np.frombuffer(codes, np.int8).astype(np.float32).reshape(-1, 64)
+        wanted = torch.from_numpy((groups * scales[:, None]).reshape(-1))
+    elif encoding == "fp16":
+        wanted = torch.from_numpy(np.frombuffer(codes, "<f2").astype(np.float32))
+    else:
+        wanted = row
+    assert torch.equal(round_trip(row, encoding, rotated), rotate(wanted) if rotated else wanted)
+
+
+def test_there_are_golden_rows_for_every_encoding() -> None:
+    assert {case["input"]["encoding"] for case in CASES} >= {"fp16", "int8_g64"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounding_does_not_depend_on_the_models_precision(dtype: torch.dtype) -> None:
+    rows = torch.randn(50, 2, 128, dtype=torch.float32, generator=torch.Generator().manual_seed(1))
+    for encoding in ("float32", *SUPPORTED):
+        found = round_trip(rows.to(dtype), encoding, False)
+        assert found.dtype == dtype
+        assert torch.equal(found, round_trip(rows, encoding, False).to(dtype))
+
+
+def test_the_rotation_is_orthogonal_and_its_own_inverse() -> None:
+    matrix = rotate(torch.eye(64, dtype=torch.float64))
+    assert torch.allclose(matrix @ matrix.T, torch.eye(64, dtype=torch.float64))
+    assert torch.equal(matrix, matrix.T)
