@@ -85,10 +85,8 @@ def none_fits(rng: random.Random, split: Split) -> Exchange:
     declared = tuple(tool.declaration() for tool in tools)
     if rng.random() < 0.5:
         other = rng.choice((chat.fact, chat.instruction, chat.small_talk, sums.one))(rng, split)
-        # Its own thoughts, not one about tools: the same question after a tool's result has those too.
-        return Exchange(
-            "tool-none", other.user, other.answer, other.thought, key=other.identity, tools=declared
-        )
+        thought = Thought("No tool is needed.", other.thought.gist, other.thought.plan)
+        return Exchange("tool-none", other.user, other.answer, thought, key=other.identity, tools=declared)
     taken = {tool.name for tool in tools}
     wish = _tool(rng)
     while wish.name in taken or wish.phrase in {tool.phrase for tool in tools}:
