@@ -1,2 +1,4 @@
-"""Suites that hold an implementation against the spec from outside: ``engine`` (fast against the
-oracle) and ``http`` (any base URL)."""
+"""Suites that hold an implementation against the spec from outside.
+
+``engine``: the fast engine against the oracle; ``http``: any base URL.
+"""
