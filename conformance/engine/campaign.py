@@ -16,14 +16,13 @@ from conformance.engine.cuts import draw_pieces, replay
 from conformance.engine.draws import EngineDraw, ModelDraw, Random, draw_engine, draw_requests, shuffled
 from conformance.engine.drive import Answer, disturb, serve
 from conformance.engine.models import Model, Shelf
+from conformance.engine.planting import Plant
 from conformance.engine.recorder import RecordingProgram
 from conformance.engine.report import Report
 from ninfer.fast.program.program import Program
 
 # Requests of a group that also run alone, and answers that are led through another cut list.
 ALONE, LEAST_CUT, CUT_SHARE = 2, 2, 0.25
-
-Plant = Callable[[Program], None]
 
 
 def _nothing(program: Program) -> None:

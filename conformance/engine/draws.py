@@ -27,9 +27,11 @@ MAX_CONTEXT = 1024
 
 # Where attention stands among the layers: after a rounded cache, more layers can err than behind the last.
 LAYERS = ("GGGA", "GAGA", "AGGG", "GGAA")
-# Widths that fill no K step, one key head for all, other head sizes: what ``nano`` does not reach.
+# ``odd``: widths that fill no K step, one key head for all, other head sizes. ``lean``: one attention head,
+# as long contexts cost the oracle their square.
 SHAPES: dict[str, dict[Kind, dict[str, Any]]] = {
     "nano": {"dense": {}, "moe": {}},
+    "lean": {kind: {"num_attention_heads": 1, "num_key_value_heads": 1} for kind in ("dense", "moe")},
     "odd": {
         "dense": {
             "hidden_size": 128,

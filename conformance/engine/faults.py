@@ -1,7 +1,7 @@
 """Faults to plant in a program from outside, each one that a campaign must notice.
 
 A fault rewrites descriptors, control tables or memory of a ``Program`` that is otherwise the product's own;
-the product has no switch. ``FAULTS`` says for each what it needs to show.
+the product has no switch. ``FAULTS`` names them and says what each needs to show.
 """
 
 from __future__ import annotations
@@ -9,13 +9,22 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from conformance.engine.draws import PAGE, ModelDraw
+from conformance.engine.planting import (
+    Fault,
+    Hook,
+    Plant,
+    around,
+    floats_at,
+    operations,
+    sampler_fault,
+    swap_first_two,
+)
 from ninfer.fast.memory.pages import LayerPool
 from ninfer.fast.ops.attention import contract as attention
 from ninfer.fast.ops.control import BLOCK_TABLE, COMMIT, FIRST_ROW, POSITION, STATE, TOKEN
@@ -26,82 +35,15 @@ from ninfer.fast.ops.moe import contract as moe
 from ninfer.fast.ops.select import contract as select
 from ninfer.fast.program import table as t
 from ninfer.fast.program.prefill import Chunk
-from ninfer.fast.program.program import Program, Sampler
-
-Plant = Callable[[Program], None]
-NANO = ModelDraw()
-# Called around one operation of the table: its index and the rows and blocks of the run.
-Hook = Callable[[int, int, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """How to plant it, and the smallest model, KV format and context in which it matters."""
-
-    plant: Plant
-    model: ModelDraw = NANO
-    kv_format: str = "float32"
-    long: bool = False
-
-
-# --- tools -----------------------------------------------------------------------------------------------
-
-
-def _floats(address: int, count: int) -> npt.NDArray[np.float32]:
-    return np.ctypeslib.as_array((ctypes.c_float * count).from_address(int(address)))
-
-
-def _around(program: Program, opcode: int, in_round: bool, before: Hook | None, after: Hook | None) -> None:
-    """Run the table one operation at a time, with hooks around those of ``opcode``."""
-    runner, (begin, end) = program._runner, program._table.forward
-    inner, opcodes = runner.run, runner._table.opcodes
-
-    def run(first: int, last: int, rows: int, blocks: int) -> None:
-        if first == last:  # the end of the helper threads
-            inner(first, last, rows, blocks)
-        for index in range(first, last):
-            hit = opcodes[index] == opcode and (begin <= index < end) == in_round
-            if hit and before is not None:
-                before(index, rows, blocks)
-            inner(index, index + 1, rows, blocks)
-            if hit and after is not None:
-                after(index, rows, blocks)
-
-    runner.run = run  # type: ignore[method-assign]
-
-
-def _sampler_fault(change: Callable[[Any, int], None]) -> Plant:
-    """Change a row's sampler record after it was set."""
-
-    def plant(program: Program) -> None:
-        inner = program._set_sampler
-
-        def set_sampler(index: int, sampler: Sampler, position: int) -> None:
-            inner(index, sampler, position)
-            change(program._runner.samplers, index)
-
-        program._set_sampler = set_sampler  # type: ignore[method-assign]
-
-    return plant
-
-
-def _operations(program: Program, opcode: int, in_round: bool) -> list[int]:
-    begin, end = program._table.forward
-    opcodes = program._runner._table.opcodes
-    return [i for i in np.flatnonzero(opcodes == opcode) if (begin <= i < end) == in_round]
-
-
-def _swap(array: npt.NDArray[Any], field: int) -> None:
-    array[[0, 1], field] = array[[1, 0], field]
-
+from ninfer.fast.program.program import Program
 
 # --- pages and positions ---------------------------------------------------------------------------------
 
 
 def wrong_page_at_a_border(program: Program) -> None:
     """The first token of a page goes to the page before."""
-    runner, table = program._runner, np.zeros(1, np.int32)
-    kept: list[int] = []
+    runner, kept = program._runner, list[int]()
+    tables = list[npt.NDArray[np.int32]]()  # rows point into them
 
     def before(index: int, rows: int, blocks: int) -> None:
         kept[:] = runner.rows[:rows, BLOCK_TABLE]
@@ -116,8 +58,7 @@ def wrong_page_at_a_border(program: Program) -> None:
     def after(index: int, rows: int, blocks: int) -> None:
         runner.rows[:rows, BLOCK_TABLE] = kept
 
-    tables = [table]
-    _around(program, t.APPEND, True, before, after)
+    around(program, t.APPEND, True, before, after)
 
 
 def one_key_too_few_at_the_end_of_a_page(program: Program) -> None:
@@ -133,7 +74,7 @@ def one_key_too_few_at_the_end_of_a_page(program: Program) -> None:
         return hook
 
     last_rows: Any = []
-    _around(program, t.ATTEND, True, shift(-1), shift(1))
+    around(program, t.ATTEND, True, shift(-1), shift(1))
 
 
 def shared_page(program: Program) -> None:
@@ -166,7 +107,7 @@ def chunk_reads_a_wrong_page(program: Program) -> None:
 def missing_last_chunk_row(program: Program) -> None:
     """The key and value of a chunk's last token are not written."""
     runner, inner = program._runner, program._runner.run
-    appends = set(_operations(program, t.APPEND, in_round=False))
+    appends = set(operations(program, t.APPEND, in_round=False))
 
     def run(first: int, last: int, rows: int, blocks: int) -> None:
         inner(first, last, rows - (first in appends and rows > 1), blocks)
@@ -181,7 +122,7 @@ def rope_off_by_one(program: Program) -> None:
     def before(index: int, rows: int, blocks: int) -> None:
         runner.rows[:rows, 2:5] += 1
 
-    _around(program, t.ROTARY, True, before, None)
+    around(program, t.ROTARY, True, before, None)
 
 
 def wrong_split_merge(program: Program) -> None:
@@ -196,7 +137,7 @@ def wrong_split_merge(program: Program) -> None:
     def after(index: int, rows: int, blocks: int) -> None:
         runner.rows[:rows, POSITION] = kept
 
-    _around(program, t.MERGE, True, before, after)
+    around(program, t.MERGE, True, before, after)
 
 
 def neighbours_kv_scale(program: Program) -> None:
@@ -210,7 +151,7 @@ def neighbours_kv_scale(program: Program) -> None:
         scales[:] = pool.key_scales
         descriptors[descriptors == pool.key_scales.ctypes.data] = scales.ctypes.data
         program.pages.layers[layer] = LayerPool(pool.keys, pool.values, scales, pool.value_scales)
-    for index in _operations(program, t.ATTEND, in_round=True):
+    for index in operations(program, t.ATTEND, in_round=True):
         descriptors[index, attention.K_SCALES] += 2 * groups
 
 
@@ -220,14 +161,14 @@ def neighbours_kv_scale(program: Program) -> None:
 def stale_conv_column(program: Program) -> None:
     """The newest column of one layer's window stays what it was, every fourth round."""
     runner = program._runner
-    first = _operations(program, t.CONVOLVE, in_round=True)[0]
+    first = operations(program, t.CONVOLVE, in_round=True)[0]
     descriptor = runner.descriptors[first]
     channels, slots = int(descriptor[gdn.CHANNELS]), int(descriptor[gdn.TAPS]) - 1
     rounds, kept = [0], list[npt.NDArray[np.float32]]()
 
     def newest(blocks: int) -> list[npt.NDArray[np.float32]]:
         offset = int(descriptor[gdn.WINDOW_OFFSET]) + 4 * (slots - 1) * channels
-        return [_floats(block[STATE] + offset, channels) for block in runner.blocks[:blocks]]
+        return [floats_at(block[STATE] + offset, channels) for block in runner.blocks[:blocks]]
 
     def before(index: int, rows: int, blocks: int) -> None:
         kept[:] = [column.copy() for column in newest(blocks)]
@@ -238,13 +179,13 @@ def stale_conv_column(program: Program) -> None:
             for column, old in zip(newest(blocks), kept, strict=True):
                 column[:] = old
 
-    _around(program, t.CONVOLVE, True, before, after)
+    around(program, t.CONVOLVE, True, before, after)
 
 
 def skipped_state_commit(program: Program) -> None:
     """One layer's recurrent state does not move on, every fourth round."""
     runner, rounds = program._runner, [0]
-    first = _operations(program, t.RECUR, in_round=True)[0]
+    first = operations(program, t.RECUR, in_round=True)[0]
 
     def before(index: int, rows: int, blocks: int) -> None:
         rounds[0] += index == first
@@ -254,7 +195,7 @@ def skipped_state_commit(program: Program) -> None:
     def after(index: int, rows: int, blocks: int) -> None:
         runner.blocks[:blocks, COMMIT] = 1
 
-    _around(program, t.RECUR, True, before, after)
+    around(program, t.RECUR, True, before, after)
 
 
 def unzeroed_slot(program: Program) -> None:
@@ -286,9 +227,9 @@ def swapped_lanes(program: Program) -> None:
 
     def swap(index: int, rows: int, blocks: int) -> None:
         if blocks > 1:
-            _swap(runner.blocks, STATE)
+            swap_first_two(runner.blocks, STATE)
 
-    _around(program, t.CONVOLVE, True, swap, swap)
+    around(program, t.CONVOLVE, True, swap, swap)
 
 
 def swapped_tokens(program: Program) -> None:
@@ -297,9 +238,9 @@ def swapped_tokens(program: Program) -> None:
 
     def swap(index: int, rows: int, blocks: int) -> None:
         if rows > 1:
-            _swap(runner.rows, TOKEN)
+            swap_first_two(runner.rows, TOKEN)
 
-    _around(program, t.EMBED, True, swap, None)
+    around(program, t.EMBED, True, swap, None)
 
 
 def rows_out_of_order(program: Program) -> None:
@@ -308,9 +249,9 @@ def rows_out_of_order(program: Program) -> None:
 
     def swap(index: int, rows: int, blocks: int) -> None:
         if blocks > 1:
-            _swap(runner.blocks, FIRST_ROW)
+            swap_first_two(runner.blocks, FIRST_ROW)
 
-    _around(program, t.RECUR, True, swap, swap)
+    around(program, t.RECUR, True, swap, swap)
 
 
 # --- weights ---------------------------------------------------------------------------------------------
@@ -318,7 +259,7 @@ def rows_out_of_order(program: Program) -> None:
 
 def another_layers_decay(program: Program) -> None:
     """One layer decays with the parameters of the next."""
-    first, second, *_ = _operations(program, t.RECUR, in_round=True)
+    first, second, *_ = operations(program, t.RECUR, in_round=True)
     descriptors = program._runner.descriptors
     descriptors[first, gdn.A_LOG] = descriptors[second, gdn.A_LOG]
 
@@ -350,10 +291,10 @@ def wrong_expert_weight(program: Program) -> None:
     def after(index: int, rows: int, blocks: int) -> None:
         descriptor = runner.descriptors[index]
         count = int(descriptor[moe.PER_TOKEN])
-        strengths = _floats(descriptor[moe.WEIGHTS], rows * count).reshape(rows, count)
+        strengths = floats_at(descriptor[moe.WEIGHTS], rows * count).reshape(rows, count)
         strengths[:, [0, 1]] = strengths[:, [1, 0]]
 
-    _around(program, t.ROUTE, True, None, after)
+    around(program, t.ROUTE, True, None, after)
 
 
 def logits_in_bf16(program: Program) -> None:
@@ -365,7 +306,7 @@ def logits_in_bf16(program: Program) -> None:
         if index == last:
             logits[:rows].view(np.uint32)[:] &= 0xFFFF0000
 
-    _around(program, t.LINEAR, True, None, after)
+    around(program, t.LINEAR, True, None, after)
 
 
 # --- the draw ----------------------------------------------------------------------------------------------
@@ -398,7 +339,7 @@ def _set(field: str, value: Callable[[Any], Any]) -> Plant:
     def change(samplers: Any, index: int) -> None:
         samplers[index][field] = value(samplers[index][field])
 
-    return _sampler_fault(change)
+    return sampler_fault(change)
 
 
 def _first_rows_counts(samplers: Any, index: int) -> None:
@@ -415,7 +356,7 @@ FAULTS: dict[str, Fault] = {
     "chunk_reads_a_wrong_page": Fault(chunk_reads_a_wrong_page),
     "missing_last_chunk_row": Fault(missing_last_chunk_row),
     "rope_off_by_one": Fault(rope_off_by_one),
-    "wrong_split_merge": Fault(wrong_split_merge, ModelDraw(layers="GA"), long=True),
+    "wrong_split_merge": Fault(wrong_split_merge, ModelDraw(layers="GA", shape="lean"), long=True),
     "neighbours_kv_scale": Fault(neighbours_kv_scale, kv_format="int8"),
     "stale_conv_column": Fault(stale_conv_column),
     "skipped_state_commit": Fault(skipped_state_commit),
@@ -431,7 +372,7 @@ FAULTS: dict[str, Fault] = {
     "logits_in_bf16": Fault(logits_in_bf16),
     "tie_to_the_higher_id": Fault(tie_to_the_higher_id, ModelDraw(twins=True)),
     "dropped_penalty": Fault(_set("presence", lambda value: 0)),
-    "neighbours_counts": Fault(_sampler_fault(_first_rows_counts)),
+    "neighbours_counts": Fault(sampler_fault(_first_rows_counts)),
     "wrong_seed_position": Fault(_set("position", lambda value: value + 1)),
     "half_a_seed": Fault(_set("seed", lambda value: value & np.uint64(0xFFFFFFFF))),
     "one_candidate_too_many": Fault(_set("top_k", lambda value: value + 1 if value else 0)),

@@ -13,8 +13,8 @@ import numpy as np
 from conformance.engine.compare import Judge
 from conformance.engine.draws import EngineDraw, RequestDraw
 from conformance.engine.drive import Answer, disturb, serve
-from conformance.engine.faults import Fault
 from conformance.engine.models import Model
+from conformance.engine.planting import Fault
 from conformance.engine.recorder import RecordingProgram
 from ninfer.engine.requests import SamplingParameters
 from tests.support.nano import VOCABULARY

@@ -15,6 +15,9 @@ import numpy.typing as npt
 CAPS = {"float32": 1 / 20_000, "bf16": 1 / 500, "int8": 1 / 500}
 # A run too short for its cap to mean anything may have this many.
 LEAST_CAPS = {"float32": 1, "bf16": 4, "int8": 4}
+# Positions whose logits may err by more than the bound: with a rounded cache what lies beyond 1.5 × the 99th
+# percentile of plain PyTorch's errors, with a float32 one as few as excuses.
+OUTSIDE = {"float32": 1 / 20_000, "bf16": 1 / 100, "int8": 1 / 100}
 # The logits rule: errors of the fast engine, at the median and the 99th percentile, against plain PyTorch's.
 RATIO = 1.5
 # On CPU a float32 error below this share of the logits' root mean square is in order anyway.
@@ -89,6 +92,10 @@ class Report:
             if mine > max(RATIO * its, floor):
                 errors = f"{mine:.2e} at percentile {percentile}, plain PyTorch by {its:.2e}"
                 found.append(f"{self.kv_format}: logits err by {errors}")
+        outside = int(np.count_nonzero(fast > bounds))
+        allowed = max(LEAST_CAPS[self.kv_format], int(OUTSIDE[self.kv_format] * len(fast)))
+        if outside > allowed:
+            found.append(f"{self.kv_format}: {outside} positions outside the logits bound, {allowed} allowed")
         return found
 
 

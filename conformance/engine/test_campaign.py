@@ -45,7 +45,7 @@ def run(group: Group, shelf: Shelf, random: np.random.Generator) -> Report:
 @pytest.mark.clause("HTTP-028")
 @pytest.mark.parametrize(
     ("index", "group"),
-    enumerate(GROUPS),
+    list(enumerate(GROUPS)),
     ids=[f"{group.model.name}-{group.kv_format}" for group in GROUPS],
 )
 def test_the_fast_engine_equals_the_oracle(shelf: Shelf, index: int, group: Group) -> None:
