@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ninfer.cli.engine_options import engine_settings
 from ninfer.cli.parser import run
 from ninfer.engine.events import Delta, Failed, Finished, RequestEvent, Usage
 from ninfer.engine.host import EngineProcess
 from ninfer.engine.requests import GenerationRequest
-from ninfer.engine.settings import EngineSettings
 from ninfer.errors import EngineError, OptionError, RequestError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def answer(options: Mapping[str, Any]) -> int:
 
     log.configure(options["log_level"])
     artifact = _artifact(options)
-    host = EngineProcess(EngineSettings(options["engine"], str(artifact), options["max_context"]))
+    host = EngineProcess(engine_settings(options, artifact))
     try:
         request = _request(options, artifact)  # while the engine loads
         host.wait_ready()

@@ -1,13 +1,14 @@
 """The engine process: ``python -m ninfer.engine.child FD``.
 
 Reads its settings from the socket, loads the chosen engine, then serves commands until the parent asks it
-to stop or is gone. The main thread computes; one more thread reads commands.
+to stop or is gone. The main thread computes; one more reads commands and one writes events.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import queue
 import signal
 import socket
 import sys
@@ -18,31 +19,40 @@ from typing import NoReturn
 
 import msgspec
 
-from ninfer.engine.events import Fatal, LoadProgress, LogRecord, Ready, StartFailed
+from ninfer.engine.events import EngineEvent, Fatal, LoadProgress, LogRecord, Ready, StartFailed
 from ninfer.engine.frames import FrameError, FrameReader, FrameWriter
-from ninfer.engine.interface import SerialEngine
+from ninfer.engine.interface import Worker
 from ninfer.engine.requests import CancelRequest, Command, GenerationRequest
 from ninfer.engine.settings import EngineSettings
 from ninfer.engine.worker import DeviceLost, SerialWorker
 from ninfer.errors import NinferError
 
 # An engine is imported by name, so that this module (and the server that shares its package) imports none.
-ENGINES = {
+# The first kind opens a ``SerialEngine``, which gets a queue; the second brings its own ``Worker``.
+SERIAL_ENGINES = {
     "reference": "ninfer.reference.engine",
     "scripted": "ninfer.engine.scripted",
 }
+WORKERS = {"fast": "ninfer.fast.start"}
 EXIT_FAILED = 1
 _REPORT_S = 1.0
 
 
-def open_engine(settings: EngineSettings, listener: Callable[[int, int], None]) -> SerialEngine:
-    """The engine that ``settings.engine`` names; ``listener`` hears elements loaded and in all.
+def open_worker(
+    settings: EngineSettings,
+    listener: Callable[[int, int], None],
+    publish: Callable[[EngineEvent], None],
+) -> Worker:
+    """The engine that ``settings.engine`` names; ``listener`` hears what is loaded and in all.
 
-    Errors: whatever its ``open_engine`` raises.
+    Errors: whatever opening it raises.
     """
-    module = importlib.import_module(ENGINES[settings.engine])
-    engine: SerialEngine = module.open_engine(settings, listener)
-    return engine
+    if settings.engine in WORKERS:
+        module = importlib.import_module(WORKERS[settings.engine])
+        worker: Worker = module.open_worker(settings, listener, publish)
+        return worker
+    module = importlib.import_module(SERIAL_ENGINES[settings.engine])
+    return SerialWorker(module.open_engine(settings, listener), publish)
 
 
 class Child:
@@ -50,7 +60,7 @@ class Child:
 
     def __init__(self, sock: socket.socket) -> None:
         self._reader = FrameReader(sock)
-        self._writer = FrameWriter(sock)
+        self._sender = _Sender(FrameWriter(sock))
         self._reported_at = time.monotonic()
 
     def run(self) -> NoReturn:
@@ -59,42 +69,72 @@ class Child:
             _leave(0)
         commands = _Commands(self._reader)
         threading.Thread(target=commands.read, name="ninfer-engine-intake", daemon=True).start()
-        try:
-            self._serve(settings, commands)
-        except OSError:  # the parent is gone: nobody is left to tell
-            _leave(0)
-        _leave(EXIT_FAILED)
+        self._serve(settings, commands)
+        self._leave_failed()
 
     def _serve(self, settings: EngineSettings, commands: _Commands) -> None:
-        engine, load_s = self._load(settings)
-        worker = SerialWorker(engine, self._writer.send)
+        worker, load_s = self._load(settings)
         commands.attach(worker)
-        self._writer.send(Ready(engine.name, load_s))
+        self._sender.send(Ready(settings.engine, load_s))
         try:
             worker.run()
         except DeviceLost as error:
-            self._writer.send(Fatal(str(error)))
-        except OSError:
-            raise
+            self._sender.send(Fatal(str(error)))
         except Exception as error:
-            self._writer.send(LogRecord("critical", f"worker crash: {error!r}"))
+            self._sender.send(LogRecord("critical", f"worker crash: {error!r}"))
 
-    def _load(self, settings: EngineSettings) -> tuple[SerialEngine, float]:
+    def _load(self, settings: EngineSettings) -> tuple[Worker, float]:
         started = time.monotonic()
         try:
-            engine = open_engine(settings, self._report_load)
+            worker = open_worker(settings, self._report_load, self._sender.send)
         except Exception as error:
             reason = str(error) if isinstance(error, NinferError) else f"{type(error).__name__}: {error}"
-            self._writer.send(StartFailed(reason))
-            _leave(EXIT_FAILED)
-        return engine, time.monotonic() - started
+            self._sender.send(StartFailed(reason))
+            self._leave_failed()
+        return worker, time.monotonic() - started
 
     def _report_load(self, loaded: int, total: int) -> None:
         """At most one record per ``_REPORT_S``: a listener is called for each tensor."""
         now = time.monotonic()
         if now - self._reported_at >= _REPORT_S:
             self._reported_at = now
-            self._writer.send(LoadProgress(loaded, total))
+            self._sender.send(LoadProgress(loaded, total))
+
+    def _leave_failed(self) -> NoReturn:
+        self._sender.flush()
+        _leave(EXIT_FAILED)
+
+
+class _Sender:
+    """Writes events on a thread of its own: encoding and a slow parent never hold up the next unit."""
+
+    def __init__(self, writer: FrameWriter) -> None:
+        self._writer = writer
+        self._events: queue.SimpleQueue[EngineEvent | threading.Event] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="ninfer-engine-outlet", daemon=True).start()
+
+    def send(self, event: EngineEvent) -> None:
+        self._events.put(event)
+
+    def flush(self) -> None:
+        """Return when everything sent so far is written."""
+        written = threading.Event()
+        self._events.put(written)
+        written.wait()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                event = self._events.get()
+                if isinstance(event, threading.Event):
+                    event.set()
+                else:
+                    self._writer.send(event)
+        except OSError:  # the parent is gone: nobody is left to tell
+            _leave(0)
+        except FrameError as error:
+            print(f"engine: an event cannot be sent: {error}", file=sys.stderr)
+            _leave(EXIT_FAILED)
 
 
 class _Commands:
@@ -104,9 +144,9 @@ class _Commands:
         self._reader = reader
         self._lock = threading.Lock()
         self._early: list[GenerationRequest | CancelRequest] = []
-        self._worker: SerialWorker | None = None
+        self._worker: Worker | None = None
 
-    def attach(self, worker: SerialWorker) -> None:
+    def attach(self, worker: Worker) -> None:
         with self._lock:
             self._worker = worker
             for command in self._early:
@@ -128,7 +168,7 @@ class _Commands:
         _leave(0)
 
 
-def _apply(command: GenerationRequest | CancelRequest, worker: SerialWorker) -> None:
+def _apply(command: GenerationRequest | CancelRequest, worker: Worker) -> None:
     if isinstance(command, GenerationRequest):
         worker.submit(command)
     else:

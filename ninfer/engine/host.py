@@ -170,7 +170,8 @@ def _spawn() -> tuple[socket.socket, subprocess.Popen[bytes]]:
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
             stdout=_STDERR,  # standard output belongs to the answer of ``ninfer``
-            env={**os.environ, "PYTHONPATH": path},
+            # Threads that spin between parallel regions would take the cores of whoever computes next.
+            env={"OMP_WAIT_POLICY": "PASSIVE", **os.environ, "PYTHONPATH": path},
         )
     except BaseException:
         ours.close()

@@ -41,6 +41,22 @@ class EngineHost(Protocol):
         ...
 
 
+class Worker(Protocol):
+    """What an engine process runs: takes commands of any thread, publishes events from its own.
+
+    After a request's ``Finished`` or ``Failed`` nothing more is published of it. ``run`` returns after
+    ``stop``; an exception it raises ends the engine.
+    """
+
+    def submit(self, request: GenerationRequest) -> None: ...
+
+    def cancel(self, request_id: str) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def run(self) -> None: ...
+
+
 class SerialEngine(Protocol):
     """An engine that answers one request at a time; ``worker.py`` queues in front of it.
 

@@ -9,10 +9,13 @@ import msgspec
 
 
 class EngineSettings(msgspec.Struct, frozen=True):
-    """``engine`` is ``reference`` (later also ``fast``) or ``scripted`` (tests: ``script`` is its file).
+    """``engine`` is ``fast``, ``reference`` or ``scripted`` (tests: ``script`` is its file).
 
     ``max_context`` bounds prompt plus output tokens of every request. ``float64`` switches the reference
     engine's arithmetic. ``chat_template`` is not here: prompts arrive prepared.
+    The rest is the fast engine's: requests at once (``lanes``), tokens in the KV pool (``kv_capacity``, None:
+    sized from free memory), ``kv_format``, prompt tokens per unit, threads (None: all of this process's
+    cores), and the longest a request may wait for a lane.
     """
 
     engine: str
@@ -20,3 +23,9 @@ class EngineSettings(msgspec.Struct, frozen=True):
     max_context: int
     float64: bool = False
     script: str | None = None
+    lanes: int = 1
+    kv_capacity: int | None = None
+    kv_format: str = "bf16"
+    prefill_chunk: int = 1024
+    threads: int | None = None
+    queue_limit_s: float | None = None

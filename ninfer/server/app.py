@@ -49,8 +49,8 @@ def _settings(limits: TransportLimits, max_request_bytes: int) -> dict[str, obje
         "RESPONSE_TIMEOUT": _NEVER_S,
         "KEEP_ALIVE_TIMEOUT": limits.keep_alive_timeout_s,
         "GRACEFUL_SHUTDOWN_TIMEOUT": limits.graceful_stop_s,
-        # Bodies are counted by their handlers; Sanic would also cap the head at this size.
-        "REQUEST_MAX_SIZE": max(max_request_bytes, limits.max_header_bytes),
+        # Handlers count bodies themselves; up to here Sanic reads on after an answer has refused one.
+        "REQUEST_MAX_SIZE": max_request_bytes + limits.linger_bytes,
         "REQUEST_MAX_HEADER_SIZE": limits.max_header_bytes,
         "ACCESS_LOG": False,
         "MOTD": False,

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import ninfer
+from ninfer.cli.engine_options import engine_settings
 from ninfer.cli.parser import run
 from ninfer.engine.host import EngineProcess
-from ninfer.engine.settings import EngineSettings
 from ninfer.server import log
 from ninfer.server.listen import bind, url
 
@@ -49,7 +49,7 @@ def serve(
     log.configure(options["log_level"])
     artifact = _artifact(options)
     _log.info("ninfer %s, artifact %s", ninfer.__version__, artifact)
-    settings = EngineSettings(options["engine"], str(artifact), options["max_context"])
+    settings = engine_settings(options, artifact)
     sock = bind(options["host"], options["port"])
     host = EngineProcess(msgspec.structs.replace(settings, **(engine or {})))
     try:

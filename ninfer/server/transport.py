@@ -23,6 +23,7 @@ class TransportLimits:
     max_header_bytes: int
     body_idle_timeout_s: float
     body_timeout_s: float
+    linger_bytes: int
     keep_alive_timeout_s: float
     stream_comment_after_s: float
     send_timeout_s: float
@@ -65,7 +66,7 @@ async def _collect(request: Request, max_bytes: int, idle_timeout_s: float) -> b
             piece = await stream.read()
         body += piece or b""
         if len(body) > max_bytes:
-            _refuse_the_rest(request)
+            stream.keep_alive = False
             raise _too_large(max_bytes)
     return bytes(body)
 

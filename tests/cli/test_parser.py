@@ -33,7 +33,7 @@ def test_nothing_given_means_the_defaults() -> None:
     options = parse("ninfer-serve", [])
     assert options.explicit == frozenset()
     assert (options["artifact"], options["host"], options["port"]) == (None, "127.0.0.1", 8080)
-    assert (options["engine"], options["greedy"], options["temperature"]) == ("reference", False, None)
+    assert (options["engine"], options["greedy"], options["temperature"]) == ("fast", False, None)
 
 
 def test_values_follow_or_are_joined() -> None:
@@ -168,9 +168,9 @@ def test_an_option_that_does_not_work_is_refused_by_name_even_at_its_default(pro
 
 def test_a_choice_that_does_not_work_is_refused_by_name() -> None:
     with pytest.raises(OptionError) as refused:
-        parse("ninfer-serve", ["--engine", "fast"])
-    assert str(refused.value) == "--engine: fast is not available yet: it comes with the fast engine on CPU"
-    assert parse("ninfer-serve", ["--engine", "reference"])["engine"] == "reference"
+        parse("ninfer-serve", ["--kv-dtype", "fp8"])
+    assert str(refused.value) == "--kv-dtype: fp8 is not available yet: it comes with the fast engine on GPU"
+    assert parse("ninfer-serve", ["--kv-dtype", "int8"])["kv_dtype"] == "int8"
 
 
 # ---------------------------------------------------------------- relations, as they hold once all works

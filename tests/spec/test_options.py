@@ -96,7 +96,8 @@ SERVE_WORKS = {
     "ARTIFACT", "--host", "--port", "--model-id", "--chat-template", "--max-context", "--default-max-tokens",
     "--temperature", "--top-p", "--top-k", "--min-p", "--presence-penalty", "--frequency-penalty", "--seed",
     "--greedy", "--no-thinking", "--preserve-thinking", "--max-request-mib", "--log-level", "--engine",
-    "--help", "--version",
+    "--help", "--version", "--max-concurrency", "--max-pending-requests", "--pending-timeout-ms",
+    "--kv-capacity", "--kv-dtype", "--prefill-chunk",
 }  # fmt: skip
 
 

@@ -21,6 +21,11 @@ FORMATS = {"float32": KV_F32, "bf16": KV_BF16, "int8": KV_INT8}
 _WORDS: dict[int, Any] = {KV_F32: np.float32, KV_BF16: np.uint16, KV_INT8: np.int8}
 
 
+def element_bytes(number: int) -> int:
+    """Bytes of one stored element of a KV format."""
+    return int(np.dtype(_WORDS[number]).itemsize)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerPool:
     """The pools of one attention layer; scales are empty unless the format has them."""

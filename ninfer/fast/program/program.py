@@ -206,6 +206,10 @@ class Program:
             0,
         )
 
+    def warm_up(self) -> None:
+        """Compile what is not compiled yet, by running nothing."""
+        self._runner.run(0, 0, 0, 0)
+
     def check_integrity(self) -> None:
         """At idle: every page and slot is free, once."""
         assert self.states.free_slots == self.states.slots, "a state slot leaked"

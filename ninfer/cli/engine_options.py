@@ -1,0 +1,45 @@
+"""What the options of ``ninfer-serve`` and ``ninfer`` mean to the engine process.
+
+Owns the translation only; ranges and relations of single options stand in ``spec/options.yaml``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ninfer.engine.settings import EngineSettings
+from ninfer.errors import OptionError
+
+# The reference engine keeps keys and values as computed and answers one request at a time.
+_FAST_ONLY = {
+    "max_concurrency": "answers one request at a time",
+    "kv_capacity": "takes memory as a request grows",
+    "kv_dtype": "keeps keys and values in float32",
+    "prefill_chunk": "cuts prompts as it likes",
+}
+
+
+def engine_settings(options: Mapping[str, Any], artifact: Path) -> EngineSettings:
+    """The settings that ``options`` ask for; members a program lacks keep their defaults.
+
+    Errors: ``OptionError`` for an explicit option that the chosen engine cannot honour.
+    """
+    if options["engine"] == "reference":
+        for key, reason in _FAST_ONLY.items():
+            if key in getattr(options, "explicit", ()):
+                name = "--" + key.replace("_", "-")
+                raise OptionError(name, f"the reference engine {reason}; leave the option out")
+    capacity = options.get("kv_capacity")
+    timeout_ms = options.get("pending_timeout_ms")
+    return EngineSettings(
+        engine=options["engine"],
+        artifact=str(artifact),
+        max_context=options["max_context"],
+        lanes=options.get("max_concurrency", 1),
+        kv_capacity=None if capacity in (None, "auto") else capacity,
+        kv_format=options.get("kv_dtype", "bf16"),
+        prefill_chunk=options.get("prefill_chunk", 1024),
+        queue_limit_s=None if timeout_ms is None else timeout_ms / 1000,
+    )

@@ -1,0 +1,108 @@
+"""Opens the fast engine: artifact, memory, kernels, worker.
+
+Owns what happens once, before the first request: sizes are resolved, memory is taken, kernels are compiled
+(about a minute on a machine's first start, nothing later) and run once.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from ninfer.artifact import Artifact
+from ninfer.engine.events import EngineEvent, LogRecord
+from ninfer.engine.settings import EngineSettings
+from ninfer.errors import ArtifactError, OptionError
+from ninfer.fast.engine import FastWorker
+from ninfer.fast.memory.ledger import available_bytes, ledger, page_bytes, resolve_pages
+from ninfer.fast.ops.cache import cache_directory
+from ninfer.fast.program.program import Program, ProgramOptions
+from ninfer.model.config import TextConfig, parse_text_config
+from ninfer.prompt import Tokenizer
+
+Publish = Callable[[EngineEvent], None]
+_REPORT_S = 5.0
+
+
+def open_worker(
+    settings: EngineSettings, listener: Callable[[int, int], None], publish: Publish
+) -> FastWorker:
+    """Load ``settings.artifact`` and stand ready to answer.
+
+    ``listener`` hears weight bytes loaded and in all. Errors: ``ArtifactError`` naming what is wrong,
+    ``OptionError`` for a KV capacity that cannot hold one request.
+    """
+    with Artifact.open(Path(settings.artifact)) as artifact:
+        component = artifact.directory.components.get("text")
+        if component is None:
+            raise ArtifactError("components.text", "missing: there is no text model to serve")
+        config = parse_text_config(component.config)
+        tokenizer = Tokenizer.from_resources(
+            artifact.resource("text", "tokenizer.json"), artifact.resource("text", "tokenizer_config.json")
+        )
+        options = resolve_options(settings, config, min(tokenizer.vocabulary_size, config.vocab))
+        torch.set_num_threads(options.threads)
+        total = artifact.weight_summary().payload_bytes
+        loaded = 0
+
+        def report(count: int) -> None:
+            nonlocal loaded
+            loaded += count
+            listener(loaded, total)
+
+        program = Program(artifact, config, options, report)
+    with _compiling(publish):
+        program.warm_up()
+    publish(LogRecord("info", ledger(program, total)))
+    return FastWorker(program, tokenizer.token_bytes, publish, settings.queue_limit_s)
+
+
+def resolve_options(settings: EngineSettings, config: TextConfig, vocabulary: int) -> ProgramOptions:
+    """Sizes from settings, model and machine. Errors: ``OptionError`` naming ``--kv-capacity``."""
+    per_page = page_bytes(config, settings.kv_format)
+    pages = resolve_pages(
+        settings.kv_capacity, settings.max_context, settings.lanes, per_page, available_bytes()
+    )
+    if pages < Program.pages_for(settings.max_context):
+        raise OptionError(
+            "--kv-capacity",
+            f"{pages * 64} tokens cannot hold one request of --max-context {settings.max_context}",
+        )
+    chunk = -(-settings.prefill_chunk // 64) * 64
+    return ProgramOptions(
+        lanes=settings.lanes,
+        max_context=settings.max_context,
+        pages=pages,
+        kv_format=settings.kv_format,
+        prefill_chunk=min(chunk, -(-settings.max_context // 64) * 64),
+        threads=settings.threads or len(os.sched_getaffinity(0)),
+        vocabulary=vocabulary,
+    )
+
+
+@contextmanager
+def _compiling(publish: Publish) -> Iterator[None]:
+    """A progress line every few seconds while kernels compile; silent when they come from the cache."""
+    if any(cache_directory().rglob("*.nbc")):
+        yield
+        return
+    done, began = threading.Event(), time.monotonic()
+
+    def report() -> None:
+        publish(LogRecord("info", "compiling kernels for this processor, once (about a minute)"))
+        while not done.wait(_REPORT_S):
+            publish(LogRecord("info", f"compiling kernels: {time.monotonic() - began:.0f} s"))
+
+    reporter = threading.Thread(target=report, name="ninfer-compile-report", daemon=True)
+    reporter.start()
+    try:
+        yield
+    finally:
+        done.set()
+        reporter.join()
