@@ -189,16 +189,15 @@ class FastWorker:
         self._publish(Started(active.request.id, len(active.tokens), 0, queue_s))
 
     def _expire(self) -> None:
-        """Fail what has waited for admission too long."""
+        """Fail what has waited for admission too long; the queue is in order of submission."""
         if self._queue_limit_s is None:
             return
-        now = self._clock()
-        for ticket in list(self._scheduler.waiting):
-            active = self._active[ticket.id]
-            if now - active.submitted_at > self._queue_limit_s:
-                self._release(active)
-                message = f"No lane became free within {1000 * self._queue_limit_s:.0f} ms."
-                self._publish(Failed(ticket.id, "request_queue_timeout", message))
+        waiting, oldest = self._scheduler.waiting, self._clock() - self._queue_limit_s
+        while waiting and self._active[waiting[0].id].submitted_at < oldest:
+            ticket = waiting[0]
+            self._release(self._active[ticket.id])
+            message = f"No lane became free within {1000 * self._queue_limit_s:.0f} ms."
+            self._publish(Failed(ticket.id, "request_queue_timeout", message))
 
     def _cancel(self, request_id: str) -> None:
         active = self._active.get(request_id)
