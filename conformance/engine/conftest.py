@@ -1,4 +1,4 @@
-"""One torch thread, and a shelf of nano models for the session."""
+"""One torch thread, a shelf of nano models for the session, and the suite's profiles and seeds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import pytest
 import torch
 
 from conformance.engine.models import Shelf
+from tests.conftest import campaign_seed
+
+__all__ = ["campaign_seed", "shelf"]
 
 torch.set_num_threads(1)
 
