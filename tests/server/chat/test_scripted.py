@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ import pytest
 from conformance.http.client import Client
 from conformance.http.schemas import check_answer, check_schema
 from conformance.http.streams import chat_events, check_order, payloads, text_of
+from ninfer.engine.events import Delta, Finished, RequestEvent
+from ninfer.engine.requests import GenerationRequest
 from ninfer.engine.scripted import Play, Script, Step
 from tests.server.conftest import MODEL
 from tests.server.engines import RecordingEngine
@@ -140,3 +142,19 @@ def test_a_failure_in_a_stream_is_its_last_event(client: Client) -> None:
     assert not isinstance(last, str)
     check_schema("Error", last)
     assert last["error"]["code"] == "internal_error"
+
+
+def test_token_ids_without_text_make_no_chunk(nano: Path) -> None:
+    """An engine may end with ids whose text was held back and dropped."""
+
+    class Trailing(RecordingEngine):
+        def generate(
+            self, request: GenerationRequest, cancelled: Callable[[], bool], queue_s: float
+        ) -> Iterator[RequestEvent]:
+            for event in super().generate(request, cancelled, queue_s):
+                if isinstance(event, Finished):
+                    yield Delta(request.id, "reasoning", "", (1, 2))
+                yield event
+
+    with serving(nano, Trailing(Script(plays=PLAYS)), MODEL) as client:
+        assert message(client, 1)["content"] == "Hello"
