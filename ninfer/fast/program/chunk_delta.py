@@ -6,6 +6,9 @@ Source: Yang et al., Gated Delta Networks (2024), section 3.3 (WY form).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn.functional import silu, softplus
@@ -17,34 +20,46 @@ from ninfer.model.config import GdnConfig
 CHUNK = 64
 
 
+Solve = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkRows:
+    """A chunk's inputs: convolved [T, channels] as [Q | K | V], a, b [T, value heads], z [T, value rows]."""
+
+    convolved: Tensor
+    a: Tensor
+    b: Tensor
+    z: Tensor
+
+
 def delta_chunk(
-    convolved: Tensor,
-    a: Tensor,
-    b: Tensor,
-    z: Tensor,
+    rows: ChunkRows,
     weights: GdnWeights,
     config: GdnConfig,
     eps: float,
     state: Tensor,
     start: int,
+    solve: Solve,
 ) -> Tensor:
-    """Mixed and gated rows; ``state`` advances in place.
+    """Mixed and gated rows [T, value heads · d_v]; ``state`` [value heads, d_k, d_v] advances in place.
 
-    Shapes: convolved [T, channels] as [Q | K | V], a, b [T, value heads], z [T, value heads · d_v],
-    state [value heads, d_k, d_v] → [T, value heads · d_v]. ``start`` is the place of the first row.
+    ``start`` is the place of the first row; ``solve`` takes unit lower triangular systems (the diagonal is
+    not read) and their right sides, which it may overwrite.
     """
+    convolved, a, b, z = rows.convolved, rows.a, rows.b, rows.z
     count, heads = len(convolved), config.value_heads
     query, key, value = _heads(convolved, config)
     decay = -torch.exp(torch.from_numpy(weights.a_log)) * softplus(a + torch.from_numpy(weights.dt_bias))
     beta = torch.sigmoid(b)
-    rows = (query, key, value, decay.T.contiguous(), beta.T.contiguous())
+    parts = (query, key, value, decay.T.contiguous(), beta.T.contiguous())
     outputs = []
     head = min(count, -start % CHUNK)
     whole = (count - head) // CHUNK * CHUNK
     for begin, end, size in ((0, head, head), (head, head + whole, CHUNK), (head + whole, count, 0)):
         if end > begin:
-            q, k, v, g, strength = (row[:, begin:end] for row in rows)
-            outputs.append(_chunks(q, k, v, g, strength, size or end - begin, state))
+            q, k, v, g, strength = (part[:, begin:end] for part in parts)
+            outputs.append(_chunks(q, k, v, g, strength, size or end - begin, state, solve))
     output = torch.cat(outputs, 1).transpose(0, 1)  # [T, heads, d_v]
     normed = output * torch.rsqrt(output.square().mean(-1, keepdim=True) + eps)
     gated = normed * torch.from_numpy(weights.norm) * silu(z.view(count, heads, config.value_dim))
@@ -66,7 +81,14 @@ def _heads(convolved: Tensor, config: GdnConfig) -> tuple[Tensor, Tensor, Tensor
 
 
 def _chunks(
-    query: Tensor, key: Tensor, value: Tensor, decay: Tensor, beta: Tensor, size: int, state: Tensor
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    decay: Tensor,
+    beta: Tensor,
+    size: int,
+    state: Tensor,
+    solve: Solve,
 ) -> Tensor:
     """Chunks of ``size`` tokens; ``state`` advances in place.
 
@@ -79,12 +101,9 @@ def _chunks(
     gamma = decay.reshape(heads, -1, size).cumsum(-1)[..., None]  # [heads, chunks, C, 1]
     strength = beta.reshape(heads, -1, size, 1)
     decays = (gamma - gamma.transpose(-1, -2)).tril().exp().tril()
-    system = (strength * (k @ k.transpose(-1, -2)) * decays).tril(-1)
-    system.diagonal(dim1=-2, dim2=-1).fill_(1)
+    system = strength * (k @ k.transpose(-1, -2)) * decays
     grown = gamma.exp()
-    solved = torch.linalg.solve_triangular(
-        system, strength * torch.cat([v, grown * k], -1), upper=False, unitriangular=True
-    )
+    solved = solve(system, strength * torch.cat([v, grown * k], -1))
     written, read = solved[..., : v.shape[-1]], solved[..., v.shape[-1] :]
     local = (q @ k.transpose(-1, -2)) * decays
     last = gamma[:, :, -1:]

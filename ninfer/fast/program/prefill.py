@@ -19,9 +19,10 @@ from ninfer.fast.memory.pages import PagePool
 from ninfer.fast.memory.states import StateImages
 from ninfer.fast.ops.control import BLOCK_FIELDS, ROW_FIELDS
 from ninfer.fast.ops.embedding import contract as embedding
+from ninfer.fast.ops.gdn import solve
 from ninfer.fast.program import table as t
 from ninfer.fast.program.chunk_attention import attend_chunk
-from ninfer.fast.program.chunk_delta import delta_chunk
+from ninfer.fast.program.chunk_delta import ChunkRows, delta_chunk
 from ninfer.fast.program.parameters import (
     AttentionWeights,
     ExpertWeights,
@@ -76,6 +77,7 @@ class PrefillTable:
         for layer, layer_weights in enumerate(weights.layers):
             self._feed_forward(layer, layer_weights)
         self.decode = self._one(t.DECODE, (0,) * embedding.FIELDS)
+        self.solve = self._one(t.SOLVE, (0,) * solve.FIELDS)
 
     def _one(self, opcode: int, descriptor: tuple[int, ...]) -> tuple[int, int]:
         self._builder.add(opcode, descriptor)
@@ -172,9 +174,7 @@ class Prefill:
                 if add:
                     part.addmm_(source, tile.T)
                 else:
-                    torch.mm(source, tile.T, out=part) if part.is_contiguous() else part.copy_(
-                        source @ tile.T
-                    )
+                    torch.mm(source, tile.T, out=part)
                 offset += rows
 
     def _tile_rows(self, matrix: Matrix) -> int:
@@ -248,10 +248,20 @@ class Prefill:
         state = torch.from_numpy(self._states.floats(chunk.slot, self._states.state_offsets[layer], shape))
         mixed = self._wiring.pair("mixed", weights.output.columns)
         result = torch.from_numpy(mixed.natural.array[:count, : weights.output.columns])
-        result.copy_(
-            delta_chunk(convolved, a, b, z, weights, config, self._config.rms_eps, state, chunk.start)
-        )
+        rows = ChunkRows(convolved, a, b, z)
+        eps = self._config.rms_eps
+        result.copy_(delta_chunk(rows, weights, config, eps, state, chunk.start, self._solve))
         self._multiply(weights.output, mixed, self._wiring.hidden, count, add=True)
+
+    def _solve(self, system: Tensor, right: Tensor) -> Tensor:
+        """Unit lower triangular systems, in place of ``right``: [..., C, C], [..., C, width]."""
+        system, right = system.contiguous(), right.contiguous()
+        size, width = right.shape[-2:]
+        count = right.numel() // (size * width)
+        descriptor = self._runner.descriptors[self._table.solve[0]]
+        descriptor[: solve.FIELDS] = (system.data_ptr(), right.data_ptr(), size, width, count)
+        self._runner.run(*self._table.solve, 0, 0)
+        return right
 
     # --- experts -----------------------------------------------------------------------------------
 

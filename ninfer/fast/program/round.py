@@ -22,6 +22,7 @@ from ninfer.fast.ops.control import BLOCK_FIELDS, COLUMNS, MAX_COLUMNS, ROW_FIEL
 from ninfer.fast.ops.embedding import cpu as embedding
 from ninfer.fast.ops.gdn import contract as gdn_contract
 from ninfer.fast.ops.gdn import cpu as gdn
+from ninfer.fast.ops.gdn import solve
 from ninfer.fast.ops.linear import cpu as linear
 from ninfer.fast.ops.moe import cpu as moe
 from ninfer.fast.ops.rms_norm import cpu as rms_norm
@@ -82,6 +83,8 @@ def _task_count(opcode, d, segments, rows, row_count, blocks, block_count):
         return moe.expand_tasks(d, row_count)
     if opcode == t.CONTRACT:
         return moe.contract_tasks(d, row_count)
+    if opcode == t.SOLVE:
+        return d[solve.COUNT]
     if opcode == t.SCAN:
         return row_count * select.slice_count(d)
     return row_count
@@ -125,6 +128,8 @@ def _run_task(opcode, d, segments, rows, row_count, blocks, samplers, task, thre
         select.scan(d, samplers, task)
     elif opcode == t.DRAW:
         select.draw(d, samplers, task)
+    elif opcode == t.SOLVE:
+        solve.run_task(d, task)
     else:
         embedding.decode_into(d, task, task)
 

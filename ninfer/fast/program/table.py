@@ -32,7 +32,8 @@ from ninfer.fast.ops.linear.contract import SEGMENT_FIELDS
     SCAN,
     DRAW,
     DECODE,
-) = range(18)
+    SOLVE,
+) = range(19)
 
 DESCRIPTOR_FIELDS = 32
 
