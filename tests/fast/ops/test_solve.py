@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ninfer.fast.ops.gdn import solve
 from ninfer.fast.program import table as t
 from ninfer.fast.program.round import RoundRunner
 
