@@ -53,10 +53,10 @@ class Group:
             alone = self._serve(model, engines[1], random, lambda program, one=request: serve(program, [one]))
             repeated += self._same(alone, answers, "alone")
         judge = Judge(model, self.kv_format)
-        judged = [judge.force(answer) for answer in answers.values() if answer.tokens]
+        judged = judge.force(list(answers.values()))
         report = judge.compare(judged, self.chunk)
         report.repeated_positions = repeated
-        self._replay(model, judged, report, random)
+        self._replay(model, judge, judged, report, random)
         return report
 
     def _serve(
@@ -75,7 +75,9 @@ class Group:
     def _same(self, some: dict[str, Answer], others: dict[str, Answer], what: str) -> int:
         return sum(assert_same_bits(answer, others[name], what) for name, answer in some.items())
 
-    def _replay(self, model: Model, judged: list[Judged], report: Report, random: Random) -> None:
+    def _replay(
+        self, model: Model, judge: Judge, judged: list[Judged], report: Report, random: Random
+    ) -> None:
         pairs = list(zip(judged, bounds_of(judged), strict=True))
         chosen = pairs[: max(LEAST_CUT, int(CUT_SHARE * len(pairs)))]
         engine = EngineDraw(self.kv_format, 256, lanes=1, pages=16, threads=1)
@@ -86,4 +88,5 @@ class Group:
                 disturb(program, random)
                 prompt = len(one.answer.request.prompt)
                 total = prompt + len(one.answer.tokens) - 1
-                replay(report, recording, one, bounds, draw_pieces(random, prompt, total, engine.chunk))
+                pieces = draw_pieces(random, prompt, total, engine.chunk)
+                replay(report, judge, recording, one, bounds, pieces)

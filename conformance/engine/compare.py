@@ -18,6 +18,7 @@ from conformance.engine.drive import Answer
 from conformance.engine.margins import margin
 from conformance.engine.models import Model
 from conformance.engine.oracle import Forced, Oracle, Routes
+from conformance.engine.recorder import Choice
 from conformance.engine.report import RATIO, RELATIVE, Excuse, Report
 from ninfer.sampling.draw import select_token
 from tests.support.nano import VOCABULARY
@@ -64,6 +65,7 @@ class Judge:
             Oracle(model, dtype, kv_format) for dtype in (torch.float32, torch.float64)
         )
         self.kv_format = kv_format
+        self._router_bounds: dict[int, float] = {}
 
     def compare(self, judged: Sequence[Judged], chunk: int) -> Report:
         """Every position of the answers, which ran in chunks of ``chunk``."""
@@ -77,17 +79,34 @@ class Judge:
             _judge(report, one, bounds)
         return report
 
-    def force(self, answer: Answer) -> Judged:
-        """The reference along an answer that has tokens; where experts differ, along their choice too."""
+    def force(self, answers: Sequence[Answer]) -> list[Judged]:
+        """The reference along every answer that has tokens; where experts differ, along their choice too.
+
+        Errors: ``AssertionError`` for a choice of experts outside the router's bound.
+        """
+        passes = [(answer, *self._passes(answer)) for answer in answers if answer.tokens]
+        self._router_bounds = _router_bounds([(plain, exact) for _, plain, exact in passes])
+        return [self._judged(answer, plain, exact) for answer, plain, exact in passes]
+
+    def exact_along(self, answer: Answer, routes: Routes) -> Floats:
+        """Float64 logits of an answer along another choice of experts, which must be a near tie as well."""
+        _, exact = self._passes(answer)
+        _check_routes(answer, routes, exact, self._router_bounds)
+        return self._passes(answer, routes)[1].logits
+
+    def _judged(self, answer: Answer, plain: Forced, exact: Forced) -> Judged:
+        routes = answer.routes
+        rerouted = not all(_goes_along(routes, forced) for forced in (plain, exact))
+        if rerouted:
+            _check_routes(answer, routes, exact, self._router_bounds)
+            plain, exact = self._passes(answer, routes)
+        return Judged(answer, answer.logits, plain.logits, exact.logits, rerouted)
+
+    def _passes(self, answer: Answer, routes: Routes | None = None) -> tuple[Forced, Forced]:
         prompt = [int(token) for token in answer.request.prompt]
         sequence, first = prompt + answer.tokens[:-1], len(prompt) - 1
-        plain, exact = (oracle.forced(sequence, first) for oracle in (self._plain, self._exact))
-        routes = answer.routes
-        rerouted = any(not same_experts(routes, forced) for forced in (plain, exact))
-        if rerouted:
-            _check_router(answer, routes, plain, exact, self.kv_format)
-            plain, exact = (oracle.forced(sequence, first, routes) for oracle in (self._plain, self._exact))
-        return Judged(answer, answer.logits, plain.logits, exact.logits, rerouted)
+        plain, exact = (oracle.forced(sequence, first, routes) for oracle in (self._plain, self._exact))
+        return plain, exact
 
 
 def bounds_of(judged: Sequence[Judged]) -> list[Errors]:
@@ -159,11 +178,14 @@ def excuse(
 # --- mixture of experts --------------------------------------------------------------------------------
 
 
-def same_experts(routes: Routes, forced: Forced) -> bool:
-    """Whether a pass of the reference went where ``routes`` say."""
+def same_choice(some: Choice, others: Choice) -> bool:
+    """Whether every token went to the same experts, in whatever order."""
+    return bool((np.sort(some, 1) == np.sort(others, 1)).all())
+
+
+def _goes_along(routes: Routes, forced: Forced) -> bool:
     return all(
-        bool((np.sort(chosen, 1) == np.sort(_top(forced.scores[layer], chosen.shape[1]), 1)).all())
-        for layer, chosen in routes.items()
+        same_choice(chosen, _top(forced.scores[layer], chosen.shape[1])) for layer, chosen in routes.items()
     )
 
 
@@ -171,26 +193,34 @@ def _top(scores: Floats, count: int) -> npt.NDArray[np.int64]:
     return np.argsort(-scores, 1, kind="stable")[:, :count]
 
 
-def _check_router(answer: Answer, routes: Routes, plain: Forced, exact: Forced, kv_format: str) -> None:
-    """A different choice must lie inside the router's bound at the first place where it differs.
+def _router_bounds(passes: Sequence[tuple[Forced, Forced]]) -> dict[int, float]:
+    """How far a router score may err, by layer.
 
-    Later places follow from it. Errors: ``AssertionError`` naming the place.
+    The largest error that plain PyTorch shows anywhere: another choice is seen only where errors are largest.
     """
+    bounds: dict[int, float] = {}
+    for plain, exact in passes:
+        for layer, scores in exact.scores.items():
+            error = np.abs(plain.scores[layer] - scores).max()
+            least = max(RATIO * error, RELATIVE * np.sqrt(np.square(scores).mean()))
+            bounds[layer] = max(bounds.get(layer, 0.0), float(least))
+    return bounds
+
+
+def _check_routes(answer: Answer, routes: Routes, exact: Forced, bounds: dict[int, float]) -> None:
+    """The first place where the choice differs must be a near tie; what follows may come from it."""
     for layer in sorted(routes):
         chosen, scores = routes[layer], exact.scores[layer]
         wanted = _top(scores, chosen.shape[1])
         different = np.flatnonzero((np.sort(chosen, 1) != np.sort(wanted, 1)).any(1))
         if not len(different):
             continue
-        plain_error = np.abs(plain.scores[layer] - scores).max(1)
         row = different[0]
-        size = float(np.sqrt(np.square(scores).mean()))
-        bound = max(RATIO * float(max(plain_error[row], np.percentile(plain_error, 99))), RELATIVE * size)
         ranked = np.sort(scores[row])[::-1]
         worst = float(ranked[chosen.shape[1] - 1] - scores[row][chosen[row]].min())
-        assert worst <= 2 * bound, (
+        assert worst <= 2 * bounds[layer], (
             f"request {answer.request.id}, layer {layer}, token {row}: experts {chosen[row].tolist()}, "
-            f"the reference takes {wanted[row].tolist()} by {worst:.1e}, bound {bound:.1e} ({kv_format})"
+            f"the reference takes {wanted[row].tolist()} by {worst:.1e}, bound {bounds[layer]:.1e}"
         )
         return
 

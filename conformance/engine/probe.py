@@ -47,7 +47,7 @@ def probe(
 def _objections(model: Model, kv_format: str, answers: dict[str, Answer]) -> list[str]:
     judge = Judge(model, kv_format)
     try:
-        judged = [judge.force(answer) for answer in answers.values()]
+        judged = judge.force(list(answers.values()))
     except AssertionError as error:
         return [f"experts: {error}"]
     return judge.compare(judged, CHUNK).verdict()

@@ -102,7 +102,7 @@ def routed(shelf: Shelf, gap: float) -> tuple[Judge, Answer]:
 
 def test_another_choice_of_experts_inside_the_routers_bound_is_followed(shelf: Shelf) -> None:
     judge, answer = routed(shelf, gap=0.0)
-    judged = judge.force(answer)
+    (judged,) = judge.force([answer])
     assert judged.rerouted
     assert judged.fast_errors.max() <= bounds_of([judged])[0].max()
 
@@ -110,4 +110,4 @@ def test_another_choice_of_experts_inside_the_routers_bound_is_followed(shelf: S
 def test_another_choice_of_experts_outside_the_routers_bound_is_refused(shelf: Shelf) -> None:
     judge, answer = routed(shelf, gap=0.01)
     with pytest.raises(AssertionError, match=r"layer 0, token \d+: experts"):
-        judge.force(answer)
+        judge.force([answer])
