@@ -15,7 +15,6 @@ import msgspec
 import pytest
 
 from ninfer.artifact import Artifact
-from ninfer.cli import bench
 from ninfer.cli import main as program
 from ninfer.engine.host import EngineProcess
 from ninfer.engine.settings import EngineSettings
@@ -215,12 +214,3 @@ def test_token_ids_are_those_of_the_text(nano: Path) -> None:
         tokenizer = Tokenizer.from_resources(*(artifact.resource("text", name) for name in names))
     assert len(ids) == 6
     assert done.stdout == b"".join(map(tokenizer.token_bytes, ids)).decode(errors="replace") + "\n"
-
-
-def test_bench_says_that_its_work_is_not_there_yet(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main([]) == 2
-    assert re.match("ninfer-bench: .*not available yet", capsys.readouterr().err)
-    for option in ("--help", "--version"):
-        with pytest.raises(SystemExit) as left:
-            bench.main([option])
-        assert left.value.code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -119,13 +120,19 @@ def test_what_is_wrong_is_named(argv: list[str], message: str) -> None:
         ("ninfer-convert", "in out --verify 2 --chat-template f", "--chat-template: requires --recipe"),
         ("ninfer-convert", "in out --recipe q8 --metadata a", "--metadata: 'a' is not of the form KEY=VALUE"),
         ("ninfer-convert", "in out --recipe q8 --metadata a=1 --metadata a=2", "--metadata: names a twice"),
-        ("ninfer-bench", "", "this program: not available yet: it comes with the fast engine on CPU"),
+        ("ninfer-bench", "--spec mtp", "--spec: not available yet: it comes with MTP and n-gram speculation"),
     ],
 )  # fmt: skip
 def test_what_a_program_needs(program: str, argv: str, message: str) -> None:
     with pytest.raises(OptionError) as refused:
         parse(program, argv.split())
     assert str(refused.value) == message
+
+
+def test_a_program_that_is_not_there_yet_says_what_brings_it() -> None:
+    table = dataclasses.replace(option_table("ninfer-bench"), works=False, owner="later")
+    with pytest.raises(OptionError, match="^this program: not available yet: it comes with a later version$"):
+        parse_table(table, [])
 
 
 def test_effort_none_goes_with_no_thinking() -> None:

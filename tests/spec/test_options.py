@@ -100,6 +100,11 @@ SERVE_WORKS = {
     "--kv-capacity", "--kv-dtype", "--prefill-chunk",
 }  # fmt: skip
 
+BENCH_WORKS = {
+    "ARTIFACT", "--corpus", "-p", "-n", "-pg", "-r", "--warmup", "--concurrency", "--max-ctx",
+    "--prefill-chunk", "--kv-dtype", "-o", "--output-file", "--help", "--version",
+}  # fmt: skip
+
 
 def option(name: str, program: str = "ninfer-serve") -> Option:
     return option_table(program).named(name)
@@ -131,6 +136,7 @@ def test_every_option_clause_is_named_by_its_option() -> None:
 
 def test_what_works_now() -> None:
     assert {row.name for row in option_table("ninfer-serve").options if row.works} == SERVE_WORKS
+    assert {row.name for row in option_table("ninfer-bench").options if row.works} == BENCH_WORKS
 
 
 def test_other_programs_have_their_own_defaults() -> None:
