@@ -18,6 +18,7 @@ _FAST_ONLY = {
     "kv_capacity": "takes memory as a request grows",
     "kv_dtype": "keeps keys and values in float32",
     "prefill_chunk": "cuts prompts as it likes",
+    "cpu_activations": "computes in float32",
 }
 
 
@@ -41,5 +42,6 @@ def engine_settings(options: Mapping[str, Any], artifact: Path) -> EngineSetting
         kv_capacity=None if capacity in (None, "auto") else capacity,
         kv_format=options.get("kv_dtype", "bf16"),
         prefill_chunk=options.get("prefill_chunk", 1024),
+        activations=options.get("cpu_activations", "float32"),
         queue_limit_s=None if timeout_ms is None else timeout_ms / 1000,
     )

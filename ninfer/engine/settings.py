@@ -15,7 +15,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     engine's arithmetic. ``chat_template`` is not here: prompts arrive prepared.
     The rest is the fast engine's: requests at once (``lanes``), tokens in the KV pool (``kv_capacity``, None:
     sized from free memory), ``kv_format``, prompt tokens per unit, threads (None: all of this process's
-    cores), and the longest a request may wait for a lane.
+    cores), the type of activations in prefill's products, and the longest a request may wait for a lane.
     """
 
     engine: str
@@ -28,4 +28,5 @@ class EngineSettings(msgspec.Struct, frozen=True):
     kv_format: str = "bf16"
     prefill_chunk: int = 1024
     threads: int | None = None
+    activations: str = "float32"
     queue_limit_s: float | None = None

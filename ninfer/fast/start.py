@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import llvmlite.binding as llvm
 import torch
 
 from ninfer.artifact import Artifact
@@ -83,7 +84,16 @@ def resolve_options(settings: EngineSettings, config: TextConfig, vocabulary: in
         prefill_chunk=min(chunk, -(-settings.max_context // 64) * 64),
         threads=settings.threads or len(os.sched_getaffinity(0)),
         vocabulary=vocabulary,
+        activations=check_activations(settings.activations),
     )
+
+
+def check_activations(name: str) -> str:
+    """``name``, if this processor multiplies in that type. Errors: ``OptionError``."""
+    features = llvm.get_host_cpu_features()
+    if name == "bf16" and not any(features.get(feature) for feature in ("avx512bf16", "amx-bf16", "bf16")):
+        raise OptionError("--cpu-activations", "this processor has no bf16 products; leave the option out")
+    return name
 
 
 @contextmanager

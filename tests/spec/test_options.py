@@ -97,7 +97,7 @@ SERVE_WORKS = {
     "--temperature", "--top-p", "--top-k", "--min-p", "--presence-penalty", "--frequency-penalty", "--seed",
     "--greedy", "--no-thinking", "--preserve-thinking", "--max-request-mib", "--log-level", "--engine",
     "--help", "--version", "--max-concurrency", "--max-pending-requests", "--pending-timeout-ms",
-    "--kv-capacity", "--kv-dtype", "--prefill-chunk",
+    "--kv-capacity", "--kv-dtype", "--prefill-chunk", "--cpu-activations",
 }  # fmt: skip
 
 BENCH_WORKS = {

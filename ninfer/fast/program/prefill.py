@@ -20,6 +20,7 @@ from ninfer.fast.memory.states import StateImages
 from ninfer.fast.ops.control import BLOCK_FIELDS, ROW_FIELDS
 from ninfer.fast.ops.embedding import contract as embedding
 from ninfer.fast.ops.gdn import solve
+from ninfer.fast.ops.linear import formats
 from ninfer.fast.program import table as t
 from ninfer.fast.program.chunk_attention import attend_chunk
 from ninfer.fast.program.chunk_delta import ChunkRows, delta_chunk
@@ -118,7 +119,9 @@ class Prefill:
         wiring: Wiring,
         table: PrefillTable,
         runner: RoundRunner,
+        activations: str = "float32",
     ) -> None:
+        self._bf16 = activations == "bf16"
         self._config, self._weights = config, weights
         self._states, self._pages = states, pages
         self._wiring, self._table, self._runner = wiring, table, runner
@@ -166,15 +169,19 @@ class Prefill:
         """y[:, offset:] = x Wᵀ, or += it."""
         source = torch.from_numpy(x.natural.array[:count, : matrix.width])
         target = torch.from_numpy(y.array[:count])
+        if self._bf16:
+            source = source.bfloat16()
         for segment in matrix.segments:
             for begin in range(0, segment.rows, self._tile_rows(matrix)):
                 rows = min(segment.rows - begin, self._tile_rows(matrix))
-                tile = self._decoded(segment, begin, rows, matrix.width)
                 part = target[:, offset : offset + rows]
-                if add:
-                    part.addmm_(source, tile.T)
+                if self._bf16:
+                    product = source @ self._bf16_tile(segment, begin, rows, matrix.width).T
+                    part.add_(product) if add else part.copy_(product)
+                elif add:
+                    part.addmm_(source, self._decoded(segment, begin, rows, matrix.width).T)
                 else:
-                    torch.mm(source, tile.T, out=part)
+                    torch.mm(source, self._decoded(segment, begin, rows, matrix.width).T, out=part)
                 offset += rows
 
     def _tile_rows(self, matrix: Matrix) -> int:
@@ -193,6 +200,14 @@ class Prefill:
         )
         self._runner.run(*self._table.decode, rows, 0)
         return self._tile[: rows * width].view(rows, width)
+
+    def _bf16_tile(self, segment: Segment, begin: int, rows: int, width: int) -> Tensor:
+        """Rows of a segment as bfloat16: the stored words themselves where they are that already."""
+        if segment.format == formats.BF16:
+            words = segment.keep[0]
+            first = (segment.base - words.ctypes.data) // segment.base_stride + begin
+            return torch.from_numpy(words[first : first + rows].view(np.int16)).view(torch.bfloat16)
+        return self._decoded(segment, begin, rows, width).bfloat16()
 
     def _gated(self, name: str, matrices: GatedMatrices, count: int) -> Pair:
         """SiLU(gate x) ⊙ up x of the normed rows."""

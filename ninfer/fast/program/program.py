@@ -34,7 +34,10 @@ Counts = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class ProgramOptions:
-    """Sizes fixed at start-up. ``pages`` of 64 tokens; ``vocabulary`` ids may be drawn."""
+    """Sizes fixed at start-up. ``pages`` of 64 tokens; ``vocabulary`` ids may be drawn.
+
+    ``activations`` bf16 rounds the inputs and outputs of prefill's matrix products, nothing else.
+    """
 
     lanes: int
     max_context: int
@@ -43,6 +46,7 @@ class ProgramOptions:
     prefill_chunk: int
     threads: int
     vocabulary: int
+    activations: str = "float32"
 
 
 @dataclass(slots=True, eq=False)
@@ -109,7 +113,16 @@ class Program:
         wiring = Wiring(config, self.states, self.pages, options.prefill_chunk, options.threads, 1)
         prefill_table = PrefillTable(builder, wiring, weights)
         self._runner = RoundRunner(builder.build(), options.threads, options.prefill_chunk)
-        self._prefill = Prefill(config, weights, self.states, self.pages, wiring, prefill_table, self._runner)
+        self._prefill = Prefill(
+            config,
+            weights,
+            self.states,
+            self.pages,
+            wiring,
+            prefill_table,
+            self._runner,
+            options.activations,
+        )
         self.workspace_bytes = self._table.wiring.bytes + wiring.bytes
 
     # --- lanes -------------------------------------------------------------------------------------
