@@ -27,7 +27,8 @@ from tests.support.fast import (
     store,
 )
 
-SHAPES = ((1, 64), (5, 130), (64, 192), (33, 1000), (300, 256), (7, 4096))
+# The last one has rows larger than a task.
+SHAPES = ((1, 64), (5, 130), (64, 192), (33, 1000), (300, 256), (7, 4096), (3, 17000))
 
 
 def activations(random: np.random.Generator, columns: int, k: int) -> Floats:

@@ -53,7 +53,7 @@ def empty(threads: int) -> None:
 def busy(threads: int) -> None:
     """Another thread holds a core without the GIL."""
     stream, stop = Stream(), threading.Event()
-    expected = wanted(stream, 300)
+    expected = wanted(stream, 120)
 
     def work() -> None:
         data = bytes(1 << 20)
@@ -63,7 +63,7 @@ def busy(threads: int) -> None:
     worker = threading.Thread(target=work)
     worker.start()
     runner = RoundRunner(stream.table(), threads)
-    for _ in range(300):
+    for _ in range(120):
         runner.run(0, stream.operations, ROWS, 0)
     runner.close()
     stop.set()

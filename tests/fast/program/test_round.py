@@ -17,7 +17,7 @@ from tests.fast.program.tables import ROWS, Stream
 from tests.support.fast import Floats, assert_same_bits
 
 ROOT = Path(__file__).parents[3]
-LIMIT_S = 45
+LIMIT_S = 90
 
 
 def helpers() -> list[threading.Thread]:
