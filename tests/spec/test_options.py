@@ -102,7 +102,7 @@ SERVE_WORKS = {
 
 BENCH_WORKS = {
     "ARTIFACT", "--corpus", "-p", "-n", "-pg", "-r", "--warmup", "--concurrency", "--max-ctx",
-    "--prefill-chunk", "--kv-dtype", "-o", "--output-file", "--help", "--version",
+    "--prefill-chunk", "--kv-dtype", "--cpu-activations", "-o", "--output-file", "--help", "--version",
 }  # fmt: skip
 
 
