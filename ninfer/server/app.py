@@ -39,7 +39,8 @@ def build_app(services: Services) -> SanicApp:
     for route in (*ROUTES, *doubled_routes()):
         _register(app, route)
     app.register_middleware(_identify(services.limits.request_id_header), "response")
-    app.register_listener(_stop, "before_server_stop")
+    app.register_listener(_end_requests, "before_server_stop")
+    app.register_listener(_release, "after_server_stop")
     return app
 
 
@@ -77,8 +78,13 @@ def _identify(header: str) -> Callable[[Request, BaseHTTPResponse], None]:
     return add_request_id
 
 
-async def _stop(app: SanicApp) -> None:
+async def _end_requests(app: SanicApp) -> None:
     """End every request with ``service_unavailable``; their handlers answer while the server drains."""
     services: Services = app.ctx.services
     await asyncio.get_running_loop().run_in_executor(None, services.host.close)
+
+
+async def _release(app: SanicApp) -> None:
+    """Let the threads go, once no handler can need them."""
+    services: Services = app.ctx.services
     services.workers.shutdown(wait=False, cancel_futures=True)

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ninfer.engine.events import Delta, Failed, Finished, Started
 from ninfer.engine.inprocess import InProcessHost
@@ -115,6 +117,29 @@ def test_a_failure_ends_its_own_request_only(
     assert isinstance(after.end(), Finished)
     assert host.available
     assert [record] == [r.message.split("\n")[0].split(":")[0] for r in caplog.records] or record is None
+
+
+@given(st.lists(st.integers(0, 5), max_size=12), st.integers(1, 6))
+def test_every_request_ends_once_and_in_order(cancellations: list[int], count: int) -> None:
+    """Any cancellations of running, waiting, ended and unknown requests, while one runs."""
+    engine = GatedEngine()
+    host = InProcessHost(engine)
+    ids = [str(index) for index in range(count)]
+    recorders = submit(host, *ids)
+    engine.started.wait()
+    for index in cancellations:
+        host.cancel(str(index))
+    engine.gate.set()
+    ends = [recorder.end() for recorder in recorders]
+    host.close()
+    assert [[type(event) for event in recorder.events].count(Finished) for recorder in recorders] == [
+        1
+    ] * count
+    assert engine.served == sorted(engine.served)
+    cancelled = {event.id for event in ends if isinstance(event, Finished) and event.reason == "cancelled"}
+    asked = {str(index) for index in cancellations if index < count}
+    assert asked - {"0"} <= cancelled <= asked
+    assert set(engine.served) - {"0"} == set(ids) - asked - {"0"}
 
 
 def test_a_lost_device_ends_every_request(host: InProcessHost, engine: GatedEngine) -> None:
