@@ -14,6 +14,7 @@ from ninfer.prompt.conversation import Message, TextPart
 from ninfer.sampling.parameters import SamplingOverrides
 from ninfer.server.chat.request import ChatRequest, read_chat_request
 from ninfer.spec.errors import error_row
+from tests.server.chat.capabilities import ACTIVE, ADVISORY, NEUTRAL
 from tests.server.test_json_body import JSON_VALUES
 
 USER = {"role": "user", "content": "hi"}
@@ -273,59 +274,7 @@ def test_effort_aliases_are_the_servers_own_level(value: str) -> None:
     assert read(reasoning_effort=value).conversation.options.reasoning_effort is None
 
 
-NEUTRAL = {
-    "logit_bias": [{}, {"5": 0, "6": 0.0}],
-    "logprobs": [False],
-    "top_logprobs": [0],
-    "n": [1],
-    "best_of": [1],
-    "verbosity": ["medium"],
-    "store": [False],
-    "functions": [[]],
-    "function_call": ["none", "auto"],
-    "modalities": [["text"]],
-    "repetition_penalty": [1, 1.0],
-    "mm_processor_kwargs": [{}, {"a": None}],
-    "tools": [[]],
-    "tool_choice": ["none", "auto"],
-    "tool_constraints": ["basic", "auto"],
-    "web_search_options": [],
-    "moderation": [],
-    "grammar": [],
-    "guided_json": [],
-    "guided_regex": [],
-    "guided_choice": [],
-    "guided_grammar": [],
-    "structured_outputs": [],
-}
-ACTIVE = {
-    "logit_bias": [{"5": 1}, {"5": True}, [], "x"],
-    "logprobs": [True, 0],
-    "top_logprobs": [3, 10**6],
-    "n": [2, 0, 10**6, "1", True],
-    "best_of": [2],
-    "verbosity": ["low", "high"],
-    "store": [True],
-    "functions": [[{"name": "f"}]],
-    "function_call": [{"name": "f"}],
-    "modalities": [["audio"], ["text", "audio"], "text"],
-    "repetition_penalty": [1.1, True],
-    "mm_processor_kwargs": [{"a": 1}, []],
-    "tools": [[{"type": "function"}]],
-    "tool_choice": ["required", {"type": "function"}],
-    "tool_constraints": ["none"],
-    "web_search_options": [{}],
-    "moderation": [{}],
-    "grammar": ["root ::= x"],
-    "guided_json": [{}],
-    "guided_regex": ["x"],
-    "guided_choice": [["x"]],
-    "guided_grammar": ["x"],
-    "structured_outputs": [{"regex": "x"}],
-}
-
-
-def test_the_tables_below_cover_the_spec() -> None:
+def test_the_tables_cover_the_spec() -> None:
     refused_fields = set(spec.document("http/chat")["refused"])
     assert set(NEUTRAL) == set(ACTIVE) == refused_fields
 
@@ -353,20 +302,6 @@ def test_observations_of_a_running_request_matter_in_streams_only(name: str) -> 
     assert read(**{name: True}) == read()
     assert refused(**{name: True, "stream": True}).param == name
     read(**{name: False, "stream": True})
-
-
-ADVISORY = {
-    "zzz": 1,
-    "metadata": {"a": "b"},
-    "user": "u",
-    "safety_identifier": "s",
-    "service_tier": "auto",
-    "prompt_cache_key": "k",
-    "prediction": {"type": "content", "content": "x"},
-    "parallel_tool_calls": True,
-    "modalities": ["text"],
-    "audio": {"voice": "v"},
-}
 
 
 def test_unknown_and_advisory_fields_are_ignored() -> None:
