@@ -19,8 +19,10 @@ def cache_key() -> str:
     """Hex digest of the sources, the compiler and the processor."""
     digest = hashlib.blake2b(digest_size=12)
     root = Path(__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    # The round's compiled functions freeze the numbers of program/table.py.
+    program = [root.parent / "program" / name for name in ("round.py", "table.py")]
+    for path in sorted([*root.rglob("*.py"), *program]):
+        digest.update(path.relative_to(root.parent).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     features = llvm.get_host_cpu_features().flatten()
     for part in (numba.__version__, llvmlite.__version__, llvm.get_host_cpu_name(), features):
         digest.update(part.encode() + b"\0")

@@ -1,4 +1,4 @@
-"""The threads of one round: a spin barrier and a task counter in plain memory.
+"""The threads of one round: what they claim tasks from and how they wait, in plain memory.
 
 Threads are ordinary Python threads that entered compiled code without the GIL, so no threading layer of
 Numba is involved and nothing else may launch parallel kernels. Waiting yields the core after a while: on a
@@ -11,13 +11,16 @@ import platform
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils
 
 from ninfer.fast.ops.vector import I32, I64, Emitter, kernel
 
-# Team memory in int64 words, each on its own cache line: arrivals, generation, then the runner's own.
-ARRIVALS, GENERATION, COUNTERS, LINE = 0, 8, 16, 8
-_SPINS_BEFORE_YIELD = 4000
+LINE = 8  # int64 words of a cache line
+_SPINS_PER_YIELD = 1024
+
+# The claim word: the operation, how many tasks it has, and the next one nobody has taken. One fetch-and-add
+# returns all three, so a claim always belongs to the operation that it names.
+TASK_BITS = 24
+TASK_MASK = (1 << TASK_BITS) - 1
 
 
 def _load(e: Emitter, address: Any) -> Any:
@@ -48,22 +51,11 @@ def load_acquire(e: Emitter, address: Any) -> Any:
     return _load(e, address)
 
 
-@kernel("ii")
-def wait_while_equal(e: Emitter, address: Any, value: Any) -> None:
-    """Spin until the int64 at ``address`` differs from ``value``; yields the core now and then."""
+@kernel("i")
+def rest(e: Emitter, spins: Any) -> None:
+    """One idle moment: a pause, and now and then the core for somebody else. ``spins`` counts them."""
     builder = e.builder
-    spins = cgutils.alloca_once_value(builder, e.integer(0))
-    check, spin, rest, done = (builder.append_basic_block(name) for name in ("check", "spin", "rest", "done"))
-    builder.branch(check)
-    builder.position_at_end(check)
-    builder.cbranch(builder.icmp_signed("==", _load(e, address), value), spin, done)
-    builder.position_at_end(spin)
     _pause(e)
-    count = builder.add(builder.load(spins), e.integer(1))
-    builder.store(count, spins)
-    long_wait = builder.icmp_signed(">", count, e.integer(_SPINS_BEFORE_YIELD))
-    builder.cbranch(long_wait, rest, check)
-    builder.position_at_end(rest)
-    e.call("sched_yield", I32)
-    builder.branch(check)
-    builder.position_at_end(done)
+    turn = builder.icmp_signed("==", builder.and_(spins, e.integer(_SPINS_PER_YIELD - 1)), e.integer(0))
+    with builder.if_then(turn):
+        e.call("sched_yield", I32)

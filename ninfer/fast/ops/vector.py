@@ -192,7 +192,9 @@ class Emitter:
         Source: Cephes expf (Cody-Waite reduction, degree-6 polynomial).
         """
         builder = self.builder
-        vanishes = builder.fcmp_unordered("<", x, self.floats([-87.0] * LANES))
+        vanishes = builder.fcmp_ordered("<", x, self.floats([-87.0] * LANES))
+        number = builder.fcmp_ordered("ord", x, x)
+        given = x
         x = self.maximum(x, self.floats([-87.0] * LANES))
         below = builder.fcmp_ordered("<", x, self.floats([88.0] * LANES))
         x = builder.select(below, x, self.floats([88.0] * LANES))
@@ -213,7 +215,8 @@ class Emitter:
         exponent = builder.shl(
             builder.add(builder.fptosi(n, VI32), self.ints([127] * LANES)), self.ints([23] * LANES)
         )
-        return builder.select(vanishes, self.zero(), self.fmul(p, builder.bitcast(exponent, VF32)))
+        result = builder.select(vanishes, self.zero(), self.fmul(p, builder.bitcast(exponent, VF32)))
+        return builder.select(number, result, given)
 
     def sigmoid(self, x: Value) -> Value:
         """1 / (1 + exp(−x)) of every lane."""

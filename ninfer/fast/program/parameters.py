@@ -11,6 +11,7 @@ import numpy.typing as npt
 from ninfer.errors import ArtifactError
 from ninfer.fast.program.weights import Matrix, WeightLoader
 from ninfer.model.config import TextConfig
+from ninfer.model.parameters import text_parameters
 
 Vector = npt.NDArray[np.float32]
 
@@ -92,6 +93,8 @@ def load_text_weights(loader: WeightLoader, config: TextConfig) -> TextWeights:
     Errors: ``ArtifactError`` for a shape or format that the CPU kernels cannot compute.
     """
     check_geometry(config)
+    for parameter in text_parameters(config):
+        loader.check_shape(parameter.name, parameter.shape)
     embedding = loader.matrix("text/token_embedding")
     if len(embedding.segments) != 1:
         raise ArtifactError("bindings.text/token_embedding", "must be one range of one object")

@@ -29,23 +29,13 @@ from ninfer.fast.ops.rms_norm import cpu as rms_norm
 from ninfer.fast.ops.select import contract as select_contract
 from ninfer.fast.ops.select import cpu as select
 from ninfer.fast.ops.swiglu import cpu as swiglu
-from ninfer.fast.ops.team import (
-    ARRIVALS,
-    COUNTERS,
-    GENERATION,
-    LINE,
-    fetch_add,
-    load_acquire,
-    store_release,
-    wait_while_equal,
-)
+from ninfer.fast.ops.team import LINE, TASK_BITS, TASK_MASK, fetch_add, load_acquire, rest, store_release
 from ninfer.fast.ops.vector import I32, Emitter, kernel
 from ninfer.fast.ops.views import longs
 from ninfer.fast.program import table as t
 
-# Words of the team's command block, each on its own line behind the barrier's two.
-GO, SLEEPERS, STOP, BEGIN, END, ROWS, BLOCKS, COMMAND_WORDS = range(COUNTERS, COUNTERS + 8 * LINE, LINE)
-_COUNTER = COMMAND_WORDS
+# Words of the team's command block, each on its own cache line.
+CLAIM, DONE, ROUND, SLEEPERS, STOP, ROWS, BLOCKS, COMMAND_WORDS = range(0, 8 * LINE, LINE)
 _SPINS_BEFORE_SLEEP = 20_000
 # A semaphore of the C library is at most this large.
 _SEMAPHORE_WORDS = 16
@@ -61,7 +51,7 @@ def _post_semaphore(e: Emitter, semaphore: Any) -> None:
     e.call("sem_post", I32, e.builder.inttoptr(semaphore, ir.PointerType(ir.IntType(8))))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _task_count(opcode, d, segments, rows, row_count, blocks, block_count):
     if opcode == t.LINEAR:
         return linear.task_count(segments, d[0], d[1])
@@ -90,7 +80,7 @@ def _task_count(opcode, d, segments, rows, row_count, blocks, block_count):
     return row_count
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _run_task(opcode, d, segments, rows, row_count, blocks, samplers, task, thread):
     if opcode == t.LINEAR:
         linear.run_task(segments, d[0], d[1], row_count, task)
@@ -134,56 +124,68 @@ def _run_task(opcode, d, segments, rows, row_count, blocks, samplers, task, thre
         embedding.decode_into(d, task, task)
 
 
-@njit(nogil=True, cache=True)
-def _run(team, thread, threads, opcodes, descriptors, segments, rows, blocks, samplers):
-    """The part of one thread in the operations BEGIN..END."""
+@njit(nogil=True, cache=True, error_model="numpy")
+def _take(team, thread, opcodes, descriptors, segments, rows, blocks, samplers):
+    """Run tasks of the current operation until none is left to claim; whether there was one."""
+    command, took = longs(team, COMMAND_WORDS), False
+    while True:
+        claim = load_acquire(team + 8 * CLAIM)
+        if (claim & TASK_MASK) >= (claim >> TASK_BITS & TASK_MASK):
+            return took
+        claim = fetch_add(team + 8 * CLAIM, 1)
+        task, tasks, index = claim & TASK_MASK, claim >> TASK_BITS & TASK_MASK, claim >> (2 * TASK_BITS)
+        if task >= tasks:
+            return took
+        # The leader waits for every claimed task, so nothing of this round changes under it.
+        row_count = command[ROWS]
+        _run_task(
+            opcodes[index], descriptors[index], segments, rows, row_count, blocks, samplers, task, thread
+        )
+        fetch_add(team + 8 * DONE, 1)
+        took = True
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _lead(team, semaphore, threads, begin, end, opcodes, descriptors, segments, rows, blocks, samplers):
+    """Run the operations ``begin..end``; helpers take tasks too, nobody waits for one to come."""
     command = longs(team, COMMAND_WORDS)
     row_count, block_count = command[ROWS], command[BLOCKS]
-    for index in range(command[BEGIN], command[END]):
-        opcode, d = opcodes[index], descriptors[index]
-        tasks = _task_count(opcode, d, segments, rows, row_count, blocks, block_count)
-        counter = team + 8 * _COUNTER
-        task = fetch_add(counter, 1)
-        while task < tasks:
-            _run_task(opcode, d, segments, rows, row_count, blocks, samplers, task, thread)
-            task = fetch_add(counter, 1)
-        generation = load_acquire(team + 8 * GENERATION)
-        if fetch_add(team + 8 * ARRIVALS, 1) == threads - 1:
-            store_release(counter, 0)
-            store_release(team + 8 * ARRIVALS, 0)
-            store_release(team + 8 * GENERATION, generation + 1)
-        else:
-            wait_while_equal(team + 8 * GENERATION, generation)
-
-
-@njit(nogil=True, cache=True)
-def _lead(team, semaphore, threads, opcodes, descriptors, segments, rows, blocks, samplers):
-    """Start the helpers and do the leader's part; returns when every operation is done."""
     if threads > 1:
-        fetch_add(team + 8 * GO, 1)
+        fetch_add(team + 8 * ROUND, 1)
         for _ in range(load_acquire(team + 8 * SLEEPERS)):
             _post_semaphore(semaphore)
-    _run(team, 0, threads, opcodes, descriptors, segments, rows, blocks, samplers)
-
-
-@njit(nogil=True, cache=True)
-def _help(team, semaphore, thread, threads, opcodes, descriptors, segments, rows, blocks, samplers):
-    """A helper's life: wait for GO, take part, until STOP."""
-    seen = np.int64(0)
-    while True:
+    for index in range(begin, end):
+        tasks = _task_count(
+            opcodes[index], descriptors[index], segments, rows, row_count, blocks, block_count
+        )
+        store_release(team + 8 * DONE, 0)
+        store_release(team + 8 * CLAIM, index << (2 * TASK_BITS) | tasks << TASK_BITS)
+        _take(team, 0, opcodes, descriptors, segments, rows, blocks, samplers)
         spins = 0
-        while load_acquire(team + 8 * GO) == seen:
+        while load_acquire(team + 8 * DONE) < tasks:
             spins += 1
-            if spins > _SPINS_BEFORE_SLEEP:
-                fetch_add(team + 8 * SLEEPERS, 1)
-                if load_acquire(team + 8 * GO) == seen:
-                    _wait_semaphore(semaphore)
-                fetch_add(team + 8 * SLEEPERS, -1)
-                spins = 0
-        seen += 1
-        if load_acquire(team + 8 * STOP) != 0:
-            return
-        _run(team, thread, threads, opcodes, descriptors, segments, rows, blocks, samplers)
+            rest(spins)
+    if threads > 1:
+        fetch_add(team + 8 * ROUND, 1)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _help(team, semaphore, thread, opcodes, descriptors, segments, rows, blocks, samplers):
+    """A helper's life: take tasks while a round runs (ROUND is odd), sleep between rounds, until STOP."""
+    spins = 0
+    while load_acquire(team + 8 * STOP) == 0:
+        if _take(team, thread, opcodes, descriptors, segments, rows, blocks, samplers):
+            spins = 0
+            continue
+        spins += 1
+        rest(spins)
+        current = load_acquire(team + 8 * ROUND)
+        if spins > _SPINS_BEFORE_SLEEP and current % 2 == 0:
+            fetch_add(team + 8 * SLEEPERS, 1)
+            if load_acquire(team + 8 * ROUND) == current and load_acquire(team + 8 * STOP) == 0:
+                _wait_semaphore(semaphore)
+            fetch_add(team + 8 * SLEEPERS, -1)
+            spins = 0
 
 
 class RoundRunner:
@@ -198,26 +200,13 @@ class RoundRunner:
         self.blocks = np.zeros((MAX_COLUMNS, BLOCK_FIELDS), np.int64)
         self.samplers = np.zeros(MAX_COLUMNS, select_contract.PARAMETERS)
         self._table, self._threads = table, threads
-        self._team = np.zeros(_COUNTER + 2 * LINE, np.int64)
+        self._team = np.zeros(COMMAND_WORDS + 2 * LINE, np.int64)
         # Lines must not be shared with neighbours: start on a cache line.
         self._address = (self._team.ctypes.data + 63) // 64 * 64
         self._command = self._team[(self._address - self._team.ctypes.data) // 8 :]
         self._semaphore = np.zeros(_SEMAPHORE_WORDS, np.int64)
         ctypes.CDLL(None).sem_init(ctypes.c_void_p(self._semaphore.ctypes.data), 0, 0)
-        self._helpers = [
-            threading.Thread(target=_help, args=self._arguments(index), name=f"round-{index}", daemon=True)
-            for index in range(1, threads)
-        ]
-        for helper in self._helpers:
-            helper.start()
-
-    def _arguments(self, thread: int) -> tuple[Any, ...]:
-        table = self._table
-        return (
-            self._address,
-            self._semaphore.ctypes.data,
-            thread,
-            self._threads,
+        self._memory = (
             table.opcodes,
             table.descriptors,
             table.segments,
@@ -225,13 +214,21 @@ class RoundRunner:
             self.blocks,
             self.samplers,
         )
+        self._helpers = [
+            threading.Thread(target=self._help, args=(index,), name=f"round-{index}", daemon=True)
+            for index in range(1, threads)
+        ]
+        for helper in self._helpers:
+            helper.start()
+
+    def _help(self, thread: int) -> None:
+        # A bound method: the team's memory lives as long as its threads.
+        _help(self._address, self._semaphore.ctypes.data, thread, *self._memory)
 
     def run(self, begin: int, end: int, rows: int, blocks: int) -> None:
         """Run the operations ``begin..end`` over the first ``rows`` rows and ``blocks`` blocks."""
-        self._command[BEGIN], self._command[END] = begin, end
         self._command[ROWS], self._command[BLOCKS] = rows, blocks
-        address, semaphore, _, *rest = self._arguments(0)
-        _lead(address, semaphore, *rest)
+        _lead(self._address, self._semaphore.ctypes.data, self._threads, begin, end, *self._memory)
 
     @property
     def descriptors(self) -> t.Longs:

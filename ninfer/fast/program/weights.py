@@ -92,17 +92,33 @@ class WeightLoader:
         """
         shape = self._artifact.parameter_shape(name)
         rows, columns = (1, *shape) if len(shape) == 1 else shape
-        segments = tuple(self._segment(name, piece, columns) for piece in self._artifact.encoded(name))
+        pieces = self._artifact.encoded(name)
+        numbers = [self._number(name, piece) for piece in pieces]
+        if all(piece.rows is not None and piece.object.shape[1:] == (columns,) for piece in pieces):
+            segments = tuple(self._segment(n, p, columns) for n, p in zip(numbers, pieces, strict=True))
+        else:
+            segments = (self._copied(name, columns),)
         return Matrix(rows, columns, segments)
 
-    def _segment(self, name: str, piece: EncodedPiece, columns: int) -> Segment:
+    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Kernels trust addresses, so what is loaded must be what the config sizes buffers for.
+
+        Errors: ``ArtifactError`` naming the parameter.
+        """
+        found = self._artifact.parameter_shape(name)
+        if found != shape:
+            raise ArtifactError(f"bindings.{name}", f"has shape {found}, the config asks for {shape}")
+
+    def _number(self, name: str, piece: EncodedPiece) -> int:
         number = formats.NAMES.get(piece.object.format)
         if number is None:
             raise ArtifactError(
                 f"bindings.{name}", f"format {piece.object.format} has no CPU kernel yet; reconvert the model"
             )
-        if piece.rows is None or piece.object.shape[-1] != columns:
-            return self._copied(name, columns)
+        return number
+
+    def _segment(self, number: int, piece: EncodedPiece, columns: int) -> Segment:
+        assert piece.rows is not None
         begin, end = piece.rows
         if "words" not in piece.planes:
             return _grouped(number, self._planes(piece), begin, end)

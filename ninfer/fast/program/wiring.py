@@ -222,6 +222,11 @@ class Wiring:
         table = flat.reshape(-1, 3, SEGMENT_FIELDS)
         for expert, matrices in enumerate(routed):
             for place, matrix in enumerate((matrices.gate, matrices.up, matrices.down)):
+                if len(matrix.segments) != 1:
+                    raise ArtifactError(
+                        f"bindings.text/layers/{layer}/moe/experts/{expert}",
+                        "must be whole ranges of one object",
+                    )
                 (segment,) = matrix.segments
                 planes = (segment.base, segment.base_stride, segment.high, segment.high_stride)
                 scales = (segment.scale, segment.scale_stride)

@@ -56,7 +56,7 @@ def store_scale(e: Emitter, value: Any, address: Any) -> Any:
     return e.builder.fpext(half, value.type)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def store_int8(source, codes, scales, n):
     """``n`` floats as int8, one fp16 scale per 64: scale = fp16(amax / 127), code = rint(x · (1 / scale))."""
     x, code = floats(source, n), bytes_(codes, n)
@@ -72,7 +72,7 @@ def store_int8(source, codes, scales, n):
             code[index] = np.int8(min(np.float32(127), max(np.float32(-127), rounded)))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def rotate(address, n):
     """In place: the normalised Sylvester–Walsh–Hadamard transform of ``n`` floats, natural order."""
     x = floats(address, n)
@@ -146,7 +146,7 @@ scores_f32, scores_bf16, scores_i8 = _scores("f32"), _scores("bf16"), _scores("i
 accumulate_f32, accumulate_f16, accumulate_i8 = _accumulate("f32"), _accumulate("f16"), _accumulate("i8")
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def page_scores(number, q, keys, scales, count, d, out):
     """Q · key for ``count`` keys of one page and KV head, by KV format number."""
     if number == KV_F32:
@@ -157,7 +157,7 @@ def page_scores(number, q, keys, scales, count, d, out):
         scores_i8(q, keys, scales, count, d, out)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def page_accumulate(number, p, values, scales, count, d, acc):
     """Acc += Σ p · value over ``count`` values of one page and KV head, by KV format number."""
     if number == KV_F32:

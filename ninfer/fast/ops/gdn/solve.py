@@ -41,7 +41,7 @@ def _substitution(vectors: int) -> Any:
 _wide, _narrow = _substitution(4), _substitution(1)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def run_task(d, task):
     """Solve system ``task``."""
     system = d[SYSTEM] + 4 * task * d[N] * d[N]

@@ -15,7 +15,7 @@ from ninfer.fast.ops.swiglu.cpu import product
 from ninfer.fast.ops.views import floats, longs, pointer
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def route(d, row):
     """The experts of one row and their weights."""
     experts, chosen = d[c.EXPERTS], d[c.PER_TOKEN]
@@ -44,24 +44,24 @@ def route(d, row):
         weights[rank] /= kept
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _slices(size):
     return (size + c.TASK_ROWS - 1) // c.TASK_ROWS
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _segments(d, expert):
     address = d[c.TABLE] + 8 * expert * 3 * SEGMENT_FIELDS
     return carray(pointer(address), (3, SEGMENT_FIELDS), np.int64)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def expand_tasks(d, rows):
     """Tasks of ``expand`` for ``rows`` rows."""
     return rows * d[c.PER_TOKEN] * _slices(d[c.WIDTH])
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def expand(d, task, thread):
     """One row, chosen expert and slice of its width: the gated product."""
     slices = _slices(d[c.WIDTH])
@@ -74,20 +74,24 @@ def expand(d, task, thread):
     run_rows(segments[c.GATE], x, gate - 4 * begin, 1, begin, end)
     run_rows(segments[c.UP], x, up - 4 * begin, 1, begin, end)
     target = d[c.PRODUCTS] + pair * d[c.PRODUCTS_STRIDE] + 4 * begin
+    # Whole groups of lanes are computed: those beyond the width must not hold what scratch held before.
+    size, whole = end - begin, (end - begin + 31) // 32 * 32
+    floats(gate, whole)[size:] = 0
+    floats(up, whole)[size:] = 0
     if d[c.PERMUTED]:
-        product(gate, up, gate, end - begin)
-        evens_first(gate, target, end - begin)
+        product(gate, up, gate, whole)
+        evens_first(gate, target, whole)
     else:
-        product(gate, up, target, end - begin)
+        product(gate, up, target, whole)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def contract_tasks(d, rows):
     """Tasks of ``contract`` for ``rows`` rows."""
     return rows * _slices(d[c.HIDDEN])
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def contract(d, task, thread):
     """One row and slice of the hidden size: routed experts in order, then the shared one, onto h."""
     slices = _slices(d[c.HIDDEN])

@@ -37,7 +37,7 @@ def normalise(e: Emitter, x: Any, weight: Any, y: Any, n: Any, eps_bits: Any) ->
         e.store(e.at(y, index, 4), e.fmul(value, e.load(e.at(weight, index, 4), "f32")))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def run_task(d, task):
     """Row ``task``."""
     y = d[Y] + task * d[Y_STRIDE]

@@ -15,19 +15,19 @@ from ninfer.fast.ops.views import floats, integers, longs
 _WORDS = 2
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def slice_count(d):
     """Slices of the vocabulary."""
     return (d[c.VOCABULARY] + c.SLICE - 1) // c.SLICE
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _record(d, row, piece):
     """Best list of one row and slice: count word, ids [CANDIDATES], then values [CANDIDATES] float32."""
     return d[c.BEST] + (row * slice_count(d) + piece) * 8 * (1 + 2 * c.CANDIDATES)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def scan(d, samplers, task):
     """One row and slice: penalise, mask and keep the best, descending, ties by id."""
     row, piece = task // slice_count(d), task % slice_count(d)
@@ -62,7 +62,7 @@ def scan(d, samplers, task):
     header[0] = held
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _insert(ids, values, held, keep, value, token):
     """Insert behind every value that is not smaller: ids arrive ascending, so ties stay by id."""
     place = min(held, keep - 1)
@@ -74,7 +74,7 @@ def _insert(ids, values, held, keep, value, token):
     return min(held + 1, keep)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def draw(d, samplers, row):
     """The token of one row, from the best of its slices."""
     sampler = samplers[row]
@@ -99,7 +99,7 @@ def draw(d, samplers, row):
     drawn[0] = ids[0] if sampler.temperature == 0 else _walk(sampler, ids, values, held)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _walk(sampler, ids, values, held):
     """Softmax, top-p, min-p and the draw over ``held`` candidates, all in float64."""
     weights = np.empty(c.CANDIDATES, np.float64)

@@ -17,7 +17,7 @@ _TOKEN = np.uint64(_RANDOMNESS["purposes"]["token"])
 _WORD, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def uniform(seed, position):
     """The number in [0, 1) of the token drawn at ``position``."""
     x0, x1, x2, x3 = np.uint64(position), np.uint64(0), _TOKEN, np.uint64(0)

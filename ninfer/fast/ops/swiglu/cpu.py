@@ -22,13 +22,13 @@ def product(e: Emitter, gate: Any, up: Any, y: Any, n: Any) -> None:
         e.store(e.at(y, index, 4), e.fmul(active, e.load(e.at(up, index, 4), "f32")))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def task_count(d, rows):
     """Tasks for ``rows`` rows."""
     return rows * ((d[N] + TASK_ELEMENTS - 1) // TASK_ELEMENTS)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def run_task(d, task):
     """One slice of one row."""
     slices = (d[N] + TASK_ELEMENTS - 1) // TASK_ELEMENTS
