@@ -113,3 +113,15 @@ def test_weights_of_another_vocabulary_are_refused() -> None:
     tokenizer.check_fingerprint({})
     with pytest.raises(ValueError, match="was trained with tokenizer 0123"):
         tokenizer.check_fingerprint({"tokenizer": "0123"})
+
+
+def test_a_head_trains_while_the_text_keeps_its_bits(tmp_path: Path) -> None:
+    scratch = ("--scratch", str(tmp_path / "shards"), "--no-check")
+    train.run(train.arguments(_arguments(tmp_path / "a", "--stop-at", "0.3", *scratch)), TOY)
+    resume = ("--resume", str(tmp_path / "a"), "--only", "mtp.")
+    train.run(train.arguments(_arguments(tmp_path / "b", *resume, *scratch)), TOY)
+    before, after = (checkpoint.read(tmp_path / name)[0] for name in ("a", "b"))
+    changed = {name for name, weight in after.items() if not torch.equal(weight, before[name])}
+    weights = {name for name in after if name.startswith("weight/")}
+    assert {name for name in changed & weights if not name.startswith("weight/mtp.")} == set()
+    assert any(name.startswith("weight/mtp.") for name in changed)

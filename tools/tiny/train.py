@@ -49,7 +49,11 @@ class Trainer:
     ):
         self.device, self.recipe = device, recipe
         self.parameters: Parameters = init_parameters(shape, seed, device)
-        self.optimiser = Optimiser(self.parameters, recipe)
+        # What is frozen keeps its bits: a head trained later cannot change what the text model says.
+        self.trained = {n: p for n, p in self.parameters.items() if n.startswith(settings.only)}
+        for name in self.parameters.keys() - self.trained.keys():
+            self.parameters[name].requires_grad_(False)
+        self.optimiser = Optimiser(self.trained, recipe)
         self.draft_weight: float = settings.draft_weight
         on_gpu = device.type == "cuda"
         wrap: Callable[..., Any] = _compiled if settings.compile else _as_is
@@ -85,7 +89,7 @@ class Trainer:
                 lambda model=model: self.total(self.losses(model, tokens, marks))
                 for model in (self.fast, self.plain, self.exact)
             ),
-            self.parameters,
+            self.trained,
             log,
         )
 
@@ -285,6 +289,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--matrix-rate", type=float, default=5e-3)
     parser.add_argument("--warmup", type=_count, default=_count("10M"))
     parser.add_argument("--draft-weight", type=float, default=0.2)
+    parser.add_argument("--only", default="", help="train only parameters whose names begin so (mtp.)")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 3))
     parser.add_argument("--scratch", default="/tmp/ninfer-tiny-shards")
     parser.add_argument("--held-out", type=int, default=32, help="held-out conversations a skill")
