@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 
-from conformance.engine.compare import Judge, Judged, assert_same_bits, bounds_of
+from conformance.engine.compare import Judge, Judged, assert_same_bits
 from conformance.engine.cuts import draw_pieces, replay
 from conformance.engine.draws import EngineDraw, ModelDraw, Random, draw_engine, draw_requests, shuffled
 from conformance.engine.drive import Answer, disturb, serve
@@ -78,15 +78,14 @@ class Group:
     def _replay(
         self, model: Model, judge: Judge, judged: list[Judged], report: Report, random: Random
     ) -> None:
-        pairs = list(zip(judged, bounds_of(judged), strict=True))
-        chosen = pairs[: max(LEAST_CUT, int(CUT_SHARE * len(pairs)))]
+        chosen = judged[: max(LEAST_CUT, int(CUT_SHARE * len(judged)))]
         engine = EngineDraw(self.kv_format, 256, lanes=1, pages=16, threads=1)
         with closing(model.program(engine)) as program:
             recording = RecordingProgram(program)
             self.plant(program)
-            for one, bounds in chosen:
+            for one in chosen:
                 disturb(program, random)
                 prompt = len(one.answer.request.prompt)
                 total = prompt + len(one.answer.tokens) - 1
                 pieces = draw_pieces(random, prompt, total, engine.chunk)
-                replay(report, judge, recording, one, bounds, pieces)
+                replay(report, judge, recording, one, pieces)

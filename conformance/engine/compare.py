@@ -2,12 +2,13 @@
 
 At each position three things are asked. Given the fast logits, is the token the one that the sampler draws
 (exactly)? Do the fast logits err like plain PyTorch's? Is the token the reference's own, and if not, was the
-draw so close that errors inside the bound can turn it?
+draw so close that errors inside the bound can turn it? Rounding a KV row and choosing experts are near ties
+of their own: a difference behind one is judged by the reference led along the run's choices, each checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,16 +16,18 @@ import numpy.typing as npt
 import torch
 
 from conformance.engine.drive import Answer
+from conformance.engine.kv import Stored
 from conformance.engine.margins import margin
 from conformance.engine.models import Model
 from conformance.engine.oracle import Forced, Oracle, Routes
-from conformance.engine.recorder import Choice
+from conformance.engine.recorder import Choice, LaneLog
 from conformance.engine.report import RATIO, RELATIVE, Excuse, Report
 from ninfer.sampling.draw import select_token
 from tests.support.nano import VOCABULARY
 
 Floats = npt.NDArray[np.floating]
 Errors = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,6 +55,16 @@ class Judged:
         return errors_of(self.plain, self.exact)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Turned:
+    """A draw that came out otherwise: which output, what was drawn from which logits after which counts."""
+
+    index: int
+    drawn: int
+    logits: Floats
+    counts: Counts
+
+
 def errors_of(found: Floats, exact: Floats) -> Errors:
     """Largest error [positions] over the ids that may be drawn."""
     return np.abs(found[:, :VOCABULARY] - exact[:, :VOCABULARY].astype(np.float64)).max(1)
@@ -67,6 +80,21 @@ class Judge:
         self.kv_format = kv_format
         self._router_bounds: dict[int, float] = {}
 
+    def force(self, answers: Sequence[Answer]) -> list[Judged]:
+        """The reference along every answer that has tokens; where experts differ, along their choice too.
+
+        Errors: ``AssertionError`` for a choice of experts outside the router's bound.
+        """
+        passes = [(answer, *self._passes(answer)) for answer in answers if answer.tokens]
+        self._router_bounds = _router_bounds([(plain, exact) for _, plain, exact in passes])
+        judged = []
+        for answer, plain, exact in passes:
+            rerouted = self._goes_elsewhere(answer, answer.log, plain, exact)
+            if rerouted:
+                plain, exact = self._passes(answer, answer.routes)
+            judged.append(Judged(answer, answer.logits, plain.logits, exact.logits, rerouted))
+        return judged
+
     def compare(self, judged: Sequence[Judged], chunk: int) -> Report:
         """Every position of the answers, which ran in chunks of ``chunk``."""
         report = Report(self.kv_format)
@@ -76,44 +104,59 @@ class Judge:
             report.fast_errors.append(one.fast_errors)
             report.plain_errors.append(one.plain_errors)
             report.bounds.append(bounds)
-            _judge(report, one, bounds)
+            self._compare(report, one)
         return report
 
-    def force(self, answers: Sequence[Answer]) -> list[Judged]:
-        """The reference along every answer that has tokens; where experts differ, along their choice too.
+    def _compare(self, report: Report, one: Judged) -> None:
+        counts, led = np.zeros(VOCABULARY, np.int32), None
+        for index, token in enumerate(one.answer.tokens):
+            row = one.fast[index]
+            if draw(one, row, index, counts) != token:
+                report.problems.append(f"{one.where(index)}: {token} is not what its own logits draw")
+            expected = draw(one, one.plain[index], index, counts)
+            if expected != token:
+                led = led or self.led(one, one.answer.log)
+                what = f"{token}, the reference draws {expected}"
+                explain(report, one, led, Turned(index, token, row, counts.copy()), what)
+            counts[token] += 1
 
-        Errors: ``AssertionError`` for a choice of experts outside the router's bound.
+    def led(self, one: Judged, log: LaneLog) -> Judged:
+        """The reference along every choice that a run of this answer made between near ties.
+
+        Those are the codes of its KV cache and the experts of its tokens. Errors: ``AssertionError`` for a
+        choice that is no near tie.
         """
-        passes = [(answer, *self._passes(answer)) for answer in answers if answer.tokens]
-        self._router_bounds = _router_bounds([(plain, exact) for _, plain, exact in passes])
-        return [self._judged(answer, plain, exact) for answer, plain, exact in passes]
-
-    def exact_along(self, answer: Answer, routes: Routes) -> Floats:
-        """Float64 logits of an answer along another choice of experts, which must be a near tie as well."""
-        _, exact = self._passes(answer)
-        _check_routes(answer, routes, exact, self._router_bounds)
-        return self._passes(answer, routes)[1].logits
-
-    def _judged(self, answer: Answer, plain: Forced, exact: Forced) -> Judged:
-        routes = answer.routes
-        rerouted = not all(_goes_along(routes, forced) for forced in (plain, exact))
+        if self.kv_format == "float32" and not one.rerouted and log is one.answer.log:
+            return one
+        stored = None if self.kv_format == "float32" else log.stored
+        plain, exact = self._passes(one.answer, None, stored)
+        rerouted = self._goes_elsewhere(one.answer, log, plain, exact)
         if rerouted:
-            _check_routes(answer, routes, exact, self._router_bounds)
-            plain, exact = self._passes(answer, routes)
-        return Judged(answer, answer.logits, plain.logits, exact.logits, rerouted)
+            plain, exact = self._passes(one.answer, log.routes(), stored)
+        return Judged(one.answer, one.fast, plain.logits, exact.logits, rerouted)
 
-    def _passes(self, answer: Answer, routes: Routes | None = None) -> tuple[Forced, Forced]:
+    def _passes(
+        self, answer: Answer, routes: Routes | None = None, stored: Mapping[int, Stored] | None = None
+    ) -> tuple[Forced, Forced]:
         prompt = [int(token) for token in answer.request.prompt]
         sequence, first = prompt + answer.tokens[:-1], len(prompt) - 1
-        plain, exact = (oracle.forced(sequence, first, routes) for oracle in (self._plain, self._exact))
+        plain, exact = (o.forced(sequence, first, routes, stored) for o in (self._plain, self._exact))
         return plain, exact
+
+    def _goes_elsewhere(self, answer: Answer, log: LaneLog, plain: Forced, exact: Forced) -> bool:
+        """Whether a run took other experts than the reference; only near ties may."""
+        routes = log.routes()
+        if all(_goes_along(routes, forced) for forced in (plain, exact)):
+            return False
+        _check_routes(answer, routes, exact, self._router_bounds)
+        return True
 
 
 def bounds_of(judged: Sequence[Judged]) -> list[Errors]:
     """The logits bound of every position of every answer.
 
-    Rounding to a KV format falls on either side at places of its own in every engine, so the error that plain
-    PyTorch shows at one position says little about that position; its 99th percentile over all of them does.
+    Where rows of a cache are rounded by everybody for himself, the error that plain PyTorch shows at one
+    position says little about that position; its 99th percentile over all of them does.
     """
     if not judged:
         return []
@@ -129,50 +172,40 @@ def _count(report: Report, answer: Answer, chunk: int) -> None:
     report.sampled_with_penalties += tokens * request.is_sampled_with_penalties
     report.prompts += 1
     report.crossing += request.crosses(chunk)
-    report.answers += 1
     report.widths |= set(answer.log.widths)
     if request.cancel_after is None:
         report.whole_answers += 1
         report.whole_tokens += tokens
 
 
-def _judge(report: Report, one: Judged, bounds: Errors) -> None:
-    counts = np.zeros(VOCABULARY, np.int32)
-    for index, token in enumerate(one.answer.tokens):
-        if draw(one, one.fast[index], index, counts) != token:
-            report.problems.append(f"{one.where(index)}: {token} is not what its own logits draw")
-        expected = draw(one, one.plain[index], index, counts)
-        if expected != token:
-            error = float(one.fast_errors[index])
-            excuse(report, one, index, counts, error, float(bounds[index]), f"the reference draws {expected}")
-        counts[token] += 1
-
-
-def draw(one: Judged, logits: Floats, index: int, counts: npt.NDArray[np.int32]) -> int:
+def draw(one: Judged, logits: Floats, index: int, counts: Counts) -> int:
     """The token of output ``index`` from these logits."""
     request = one.answer.request
     row = logits[:VOCABULARY].astype(np.float32)
     return select_token(row, request.sampling, counts, len(request.prompt) + index)
 
 
-def excuse(
-    report: Report,
-    one: Judged,
-    index: int,
-    counts: npt.NDArray[np.int32],
-    error: float,
-    bound: float,
-    what: str,
-) -> None:
-    """Another token at output ``index``: an excuse where error and margin allow it, else a problem."""
-    request = one.answer.request
-    exact = one.exact[index, :VOCABULARY].astype(np.float64)
-    close = margin(exact, request.sampling, counts, len(request.prompt) + index)
-    entry = Excuse(one.where(index), error, bound, close)
-    if error <= bound and close <= 2 * bound:
+def explain(report: Report, one: Judged, led: Judged, turned: Turned, what: str) -> None:
+    """A difference: an excuse where error and margin allow it, else a problem.
+
+    ``one`` is the reference by itself, ``led`` along the near ties of the run that drew ``turned``. The run's
+    logits must be inside the bound, and the draw so close that errors inside the bound can turn it, unless
+    the near ties alone have turned it.
+    """
+    index, request = turned.index, one.answer.request
+    (bounds,) = bounds_of([led])
+    (error,), bound = errors_of(turned.logits[None], led.exact[index : index + 1]), float(bounds[index])
+    place = len(request.prompt) + index
+    own, along = (
+        margin(judged.exact[index, :VOCABULARY].astype(np.float64), request.sampling, turned.counts, place)
+        for judged in (one, led)
+    )
+    entry = Excuse(one.where(index), float(error), bound, min(own, along))
+    followed = draw(led, led.exact[index], index, turned.counts) == turned.drawn
+    if error <= bound and (followed or along <= 2 * bound):
         report.excuses.append(entry)
     else:
-        report.problems.append(f"{entry}: {what}, not {one.answer.tokens[index]}")
+        report.problems.append(f"{entry}: {what}")
 
 
 # --- mixture of experts --------------------------------------------------------------------------------

@@ -10,16 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from conformance.engine.compare import Errors, Floats, Judge, Judged, draw, errors_of, excuse, same_choice
+from conformance.engine.compare import Judge, Judged, Turned, explain
 from conformance.engine.draws import PAGE, Random
 from conformance.engine.recorder import RecordingProgram
 from conformance.engine.report import Report
 from ninfer.fast.program.program import Row, Sampler
 from tests.support.nano import VOCABULARY
-
-Counts = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,37 +47,14 @@ def draw_pieces(random: Random, prompt: int, total: int, chunk: int) -> list[Pie
     return pieces
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Turned:
-    """A draw that came out otherwise than in the answer: output ``index``, and what it was drawn from."""
-
-    index: int
-    drawn: int
-    logits: Floats
-    counts: Counts
-
-
-def replay(
-    report: Report, judge: Judge, program: RecordingProgram, one: Judged, bounds: Errors, pieces: list[Piece]
-) -> None:
+def replay(report: Report, judge: Judge, program: RecordingProgram, one: Judged, pieces: list[Piece]) -> None:
     """Compare what ``pieces`` draw with the answer, at every position that draws."""
     turned = list(_turned(report, program, one, pieces))
-    if not turned:
-        return
-    routes = program.opened.routes()
-    if all(same_choice(chosen, one.answer.routes[layer]) for layer, chosen in routes.items()):
-        exact = one.exact
-    else:  # a near tie of the router went the other way: led along it, the reference must agree
-        report.rerouted += 1
-        exact = judge.exact_along(one.answer, routes)
-    for turn in turned:
-        index = turn.index
-        along = Judged(one.answer, one.fast, one.plain, exact, True)
-        if exact is not one.exact and draw(along, exact[index], index, turn.counts) == turn.drawn:
-            continue
-        error = max(one.fast_errors[index], errors_of(turn.logits[None], exact[index : index + 1])[0])
-        what = f"another cut list draws {turn.drawn}"
-        excuse(report, along, index, turn.counts, float(error), float(bounds[index]), what)
+    if turned:
+        led = judge.led(one, program.opened)
+        for turn in turned:
+            token = one.answer.tokens[turn.index]
+            explain(report, one, led, turn, f"{token}, another cut list draws {turn.drawn}")
 
 
 def _turned(report: Report, program: RecordingProgram, one: Judged, pieces: list[Piece]) -> Iterator[Turned]:

@@ -1,17 +1,31 @@
 """What a KV format does to a row, for the oracle: a cache whose rows went through the format and back.
 
+A row that lies between two codes goes to either, by a rounding error of whoever computes it. ``StoredCache``
+holds the codes that somebody else chose, and checks that they are neighbours of its own.
+
 Source: ``spec/kv_formats.yaml``. Arithmetic of the encoders is float32 on bf16 inputs, as specified, whatever
 the precision of the model around them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from ninfer import spec
+from ninfer.fast.memory.pages import LayerPool
 from ninfer.model.config import TextConfig
 from ninfer.reference.state import GdnState, KvCache, State
+
+# Decoded keys and values [T, Hkv, D] of one layer, float64, keys in their own basis.
+Stored = tuple[Tensor, Tensor]
+# A neighbouring code lies this far away at most, as a share of the row's largest value: one step of bf16, of
+# fp16, or of int8 with amax / 127 (which the rotation spreads).
+_STEP = 0.01
 
 
 class RoundTripCache(KvCache):
@@ -28,16 +42,41 @@ class RoundTripCache(KvCache):
 
     def append(self, keys: Tensor, values: Tensor) -> None:
         """Add rows [T, Hkv, D] as the format returns them."""
+        super().append(*self._round_trips(keys, values))
+
+    def _round_trips(self, keys: Tensor, values: Tensor) -> Stored:
         roles = spec.document("kv_formats")["formats"][self._format]
-        stored = (round_trip(rows, **roles[role]) for role, rows in (("key", keys), ("value", values)))
-        super().append(*stored)
+        return round_trip(keys, **roles["key"]), round_trip(values, **roles["value"])
 
 
-def state_of(config: TextConfig, dtype: torch.dtype, kv_format: str) -> State:
-    """The state before the first token, with caches in ``kv_format``."""
+class StoredCache(RoundTripCache):
+    """A cache that takes its rows from ``stored``. Errors: ``AssertionError`` for rows far from its own."""
+
+    stored: Stored
+
+    def append(self, keys: Tensor, values: Tensor) -> None:
+        place = slice(self.length, self.length + len(keys))
+        given = [rows[place].to(keys.dtype) for rows in self.stored]
+        for mine, theirs in zip(self._round_trips(keys, values), given, strict=True):
+            away = (mine - theirs).abs().amax(-1) / mine.abs().amax(-1).clamp_min(1e-20)
+            assert away.max() <= _STEP, (
+                f"a stored row is {away.max():.1e} of its size away from the reference's"
+            )
+        KvCache.append(self, *given)
+
+
+def state_of(
+    config: TextConfig, dtype: torch.dtype, kv_format: str, stored: Mapping[int, Stored] | None = None
+) -> State:
+    """The state before the first token, with caches in ``kv_format``, on given rows where there are any."""
     layers: list[KvCache | GdnState] = []
-    for kind in config.layer_types:
-        if kind == "full_attention":
+    for layer, kind in enumerate(config.layer_types):
+        if kind == "full_attention" and stored is not None:
+            cache = StoredCache.of(config, dtype, kv_format)
+            assert isinstance(cache, StoredCache)
+            cache.stored = stored[layer]
+            layers.append(cache)
+        elif kind == "full_attention":
             layers.append(RoundTripCache.of(config, dtype, kv_format))
         else:
             assert config.gdn is not None
@@ -58,6 +97,24 @@ def round_trip(rows: Tensor, encoding: str, rotated: bool) -> Tensor:
     stored = exact.to(torch.float32)
     decoded = int8_groups(rotate(stored) if rotated else stored).to(rows.dtype)
     return rotate(decoded) if rotated else decoded
+
+
+def stored_rows(pool: LayerPool, kv_format: str, block_table: npt.NDArray[np.int32], count: int) -> Stored:
+    """The first ``count`` rows of a lane as its pages hold them."""
+    places = np.arange(count)
+    at = (block_table[places // 64], slice(None), places % 64)
+    keys, values = torch.from_numpy(pool.keys[at]), torch.from_numpy(pool.values[at])
+    if kv_format == "float32":
+        return keys.double(), values.double()
+    if kv_format == "bf16":
+        words = torch.from_numpy(pool.keys[at].view(np.int16)).view(torch.bfloat16)
+        return words.double(), torch.from_numpy(pool.values[at].view(np.float16)).double()
+    scales = (torch.from_numpy(plane[at]).double() for plane in (pool.key_scales, pool.value_scales))
+    keys, values = (
+        (codes.double().unflatten(-1, (-1, 64)) * scale[..., None]).flatten(-2)
+        for codes, scale in zip((keys, values), scales, strict=True)
+    )
+    return rotate(keys), values
 
 
 def int8_groups(rows: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from conformance.engine.kv import state_of
+from conformance.engine.kv import Stored, state_of
 from conformance.engine.models import Model
 from ninfer.model.config import MoeConfig, TextConfig
 from ninfer.reference.layers import attention, dense, gated_delta_net
@@ -52,13 +52,20 @@ class Oracle:
         return self._model.config
 
     @torch.inference_mode()
-    def forced(self, tokens: Sequence[int], first: int, routes: Routes | None = None) -> Forced:
+    def forced(
+        self,
+        tokens: Sequence[int],
+        first: int,
+        routes: Routes | None = None,
+        stored: Mapping[int, Stored] | None = None,
+    ) -> Forced:
         """Take in ``tokens``; logits after each token from index ``first`` on.
 
-        ``routes``: experts [tokens, k] per MoE layer, counted among those, instead of the model's own choice.
+        ``routes``: experts [tokens, k] per MoE layer; ``stored``: rows of the KV cache per attention layer;
+        both instead of the model's own choice.
         """
         config, scores = self.config, Scores()
-        state = state_of(config, self._dtype, self._format)
+        state = state_of(config, self._dtype, self._format, stored)
         positions = text_positions(0, len(tokens))
         x = self._model.embed(torch.tensor(tokens))
         for layer, (weights, memory) in enumerate(zip(self._layers, state.layers, strict=True)):

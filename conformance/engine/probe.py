@@ -47,10 +47,9 @@ def probe(
 def _objections(model: Model, kv_format: str, answers: dict[str, Answer]) -> list[str]:
     judge = Judge(model, kv_format)
     try:
-        judged = judge.force(list(answers.values()))
-    except AssertionError as error:
-        return [f"experts: {error}"]
-    return judge.compare(judged, CHUNK).verdict()
+        return judge.compare(judge.force(list(answers.values())), CHUNK).verdict()
+    except AssertionError as error:  # experts or codes that are no near ties
+        return [str(error)]
 
 
 def _requests() -> list[RequestDraw]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from conformance.engine.kv import Stored, stored_rows
 from ninfer.fast.ops.control import MAX_COLUMNS
 from ninfer.fast.ops.moe import contract as moe
 from ninfer.fast.program import table as t
@@ -24,11 +25,12 @@ Choice = npt.NDArray[np.int64]
 
 @dataclass(slots=True, eq=False)
 class LaneLog:
-    """One sequence: logits [V] of every draw, chosen experts [tokens, k] per layer, sizes of its rounds."""
+    """One sequence: logits [V] of every draw, sizes of its rounds, experts [tokens, k] and KV rows by layer."""
 
     logits: list[Floats] = field(default_factory=list)
     choices: dict[int, list[Choice]] = field(default_factory=dict)
     widths: list[int] = field(default_factory=list)
+    stored: dict[int, Stored] = field(default_factory=dict)
 
     def routes(self) -> dict[int, Choice]:
         """Per layer, the experts [tokens, k] of every token that was taken in, in order."""
@@ -56,6 +58,10 @@ class RecordingProgram:
         return lane
 
     def close_lane(self, lane: Lane) -> None:
+        if self.program.pages is not None:
+            for layer, pool in self.program.pages.layers.items():
+                rows = stored_rows(pool, self.options.kv_format, lane.block_table, lane.frontier)
+                self._logs[lane.slot].stored[layer] = rows
         self.program.close_lane(lane)
 
     def prefill(self, lane: Lane, tokens: Tokens, axes: Tokens) -> Floats:

@@ -83,6 +83,8 @@ def test_two_hundred_thousand_positions(shelf: Shelf, campaign_seed: int) -> Non
         run_campaign(shelf, np.random.default_rng(campaign_seed), reports)
     finally:
         print(table(reports.values()))
+        for report in reports.values():
+            print(*report.verdict(), sep="\n")
     whole = list(reports.values())
     assert [problem for report in whole for problem in report.verdict()] == []
     positions = sum(report.positions for report in whole)
