@@ -52,7 +52,7 @@ class _Service:
         self.worker = FastWorker(program, lambda token: b"x", self._publish)  # type: ignore[arg-type]
 
     def _publish(self, event: EngineEvent) -> None:
-        if isinstance(event, LogRecord):
+        if isinstance(event, LogRecord) and event.level != "debug":
             self.records.append(event.message)
         elif isinstance(event, Started):
             self.answers[event.id].log = self._program.opened

@@ -52,6 +52,10 @@ class RecordingProgram:
             self._watch_rounds(self.config.moe.experts_per_token)
             self._watch_prefill(self.config.moe.experts_per_token)
 
+    @property
+    def last_round(self) -> tuple[float, float]:
+        return self.program.last_round
+
     def open_lane(self, ceiling: int) -> Lane:
         lane = self.program.open_lane(ceiling)
         self.opened = self._logs[lane.slot] = LaneLog()

@@ -113,7 +113,7 @@ class BenchEngine:
     def _publish(self, event: EngineEvent) -> None:
         if isinstance(event, RequestEvent):
             self._outlet.deliver(event)
-        elif isinstance(event, LogRecord):
+        elif isinstance(event, LogRecord) and event.level != "debug":
             self._ledger |= read_ledger(event.message)
             print(event.message, file=sys.stderr)
 

@@ -23,6 +23,7 @@ from ninfer.engine.turn import Turn
 from ninfer.engine.worker import DeviceLost
 from ninfer.errors import EngineError, RequestError
 from ninfer.fast.program.program import Lane, Program, Row, Sampler, Tokens, check_drawn
+from ninfer.fast.schedule.gaps import RoundGaps
 from ninfer.fast.schedule.scheduler import Phase, Scheduler, Ticket
 
 Publish = Callable[[EngineEvent], None]
@@ -76,6 +77,7 @@ class FastWorker:
         self._publish, self._clock = publish, clock
         self._queue_limit_s = queue_limit_s
         self._scheduler = Scheduler(program.options.lanes, program.options.pages)
+        self._gaps = RoundGaps(lambda line: publish(LogRecord("debug", line)))
         self._active: dict[str, _Active] = {}
         self._changed = threading.Condition()
         self._commands: deque[tuple[float, GenerationRequest | str]] = deque()
@@ -136,6 +138,7 @@ class FastWorker:
         """Sleep while there is nothing to do; False after ``stop``."""
         with self._changed:
             if self._scheduler.idle:
+                self._gaps.pause()
                 self._changed.wait_for(lambda: self._stopped or bool(self._commands))
             return not self._stopped
 
@@ -255,6 +258,7 @@ class FastWorker:
         """One chunk of one prompt; after the last one, the first token."""
         lane, chunk = active.lane, self._program.options.prefill_chunk
         assert lane is not None
+        self._gaps.pause()
         begin = lane.frontier
         end = min(len(active.tokens), begin + chunk)
         row = self._program.prefill(lane, active.tokens[begin:end], active.axes[:, begin:end])
@@ -277,7 +281,9 @@ class FastWorker:
             assert active.lane is not None
             rows.append(Row(active.lane, active.token, active.sampler))
         failures: _Failures = []
-        for active, drawn in zip(members, self._program.round(rows), strict=True):
+        tokens = self._program.round(rows)
+        self._gaps.note(*self._program.last_round)
+        for active, drawn in zip(members, tokens, strict=True):
             try:
                 self._settle(active, drawn)
             except Exception as error:

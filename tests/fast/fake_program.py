@@ -43,6 +43,7 @@ class FakeProgram:
     def __init__(self, lanes: int = 2, pages: int = 64, chunk: int = 64, max_context: int = 1024) -> None:
         self.options = ProgramOptions(lanes, max_context, pages, "float32", chunk, 1, VOCABULARY)
         self.config = SimpleNamespace(vocab=1 << 20)
+        self.last_round = (0.0, 0.0)
         self.calls: list[Call] = []
         self.fault: Callable[[Call], None] = lambda call: None
         self.nan: Callable[[int], bool] = lambda number: False

@@ -6,6 +6,7 @@ token of several. Knows nothing of requests, text or order.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -81,7 +82,10 @@ class Row:
 
 
 class Program:
-    """A loaded text model with its memory. Not thread-safe: one worker owns it."""
+    """A loaded text model with its memory. Not thread-safe: one worker owns it.
+
+    ``last_round``: when the last round was launched and ended, in seconds of one clock.
+    """
 
     def __init__(
         self,
@@ -123,6 +127,7 @@ class Program:
             self._runner,
             options.activations,
         )
+        self.last_round = (0.0, 0.0)
         self.workspace_bytes = self._table.wiring.bytes + wiring.bytes
 
     # --- lanes -------------------------------------------------------------------------------------
@@ -190,8 +195,10 @@ class Program:
             self._runner.rows[index] = (row.token, place, axis, axis, axis, lane.block_table.ctypes.data)
             self._runner.blocks[index] = (index, 1, self.states.address(lane.slot), 1)
             self._set_sampler(index, row.sampler, place + 1)
+        launched = time.perf_counter()
         self._runner.run(*self._table.forward, len(rows), len(rows))
         drawn = self._finish(len(rows))
+        self.last_round = (launched, time.perf_counter())
         for row in rows:
             row.lane.frontier += 1
         return drawn
