@@ -78,22 +78,17 @@ class Judge:
             Oracle(model, dtype, kv_format) for dtype in (torch.float32, torch.float64)
         )
         self.kv_format = kv_format
-        self._router_bounds: dict[int, float] = {}
 
     def force(self, answers: Sequence[Answer]) -> list[Judged]:
         """The reference along every answer that has tokens; where experts differ, along their choice too.
 
         Errors: ``AssertionError`` for a choice of experts outside the router's bound.
         """
-        passes = [(answer, *self._passes(answer)) for answer in answers if answer.tokens]
-        self._router_bounds = _router_bounds([(plain, exact) for _, plain, exact in passes])
-        judged = []
-        for answer, plain, exact in passes:
-            rerouted = self._goes_elsewhere(answer, answer.log, plain, exact)
-            if rerouted:
-                plain, exact = self._passes(answer, answer.routes)
-            judged.append(Judged(answer, answer.logits, plain.logits, exact.logits, rerouted))
-        return judged
+        passes = [self._along(answer, answer.log) for answer in answers if answer.tokens]
+        bounds = _router_bounds(passes)
+        for one in passes:
+            one.check_routes(bounds)
+        return [one.judged for one in passes]
 
     def compare(self, judged: Sequence[Judged], chunk: int) -> Report:
         """Every position of the answers, which ran in chunks of ``chunk``."""
@@ -128,28 +123,53 @@ class Judge:
         """
         if self.kv_format == "float32" and not one.rerouted and log is one.answer.log:
             return one
-        stored = None if self.kv_format == "float32" else log.stored
-        plain, exact = self._passes(one.answer, None, stored)
-        rerouted = self._goes_elsewhere(one.answer, log, plain, exact)
-        if rerouted:
-            plain, exact = self._passes(one.answer, log.routes(), stored)
-        return Judged(one.answer, one.fast, plain.logits, exact.logits, rerouted)
+        along = self._along(one.answer, log, None if self.kv_format == "float32" else log.stored)
+        along.check_routes(_router_bounds([along]))
+        return along.judged
 
-    def _passes(
-        self, answer: Answer, routes: Routes | None = None, stored: Mapping[int, Stored] | None = None
-    ) -> tuple[Forced, Forced]:
+    def _along(self, answer: Answer, log: LaneLog, stored: Mapping[int, Stored] | None = None) -> _Along:
+        """Both precisions along an answer, and along the experts of ``log`` where they are others."""
         prompt = [int(token) for token in answer.request.prompt]
-        sequence, first = prompt + answer.tokens[:-1], len(prompt) - 1
-        plain, exact = (o.forced(sequence, first, routes, stored) for o in (self._plain, self._exact))
-        return plain, exact
+        sequence, first, routes = prompt + answer.tokens[:-1], len(prompt) - 1, log.routes()
 
-    def _goes_elsewhere(self, answer: Answer, log: LaneLog, plain: Forced, exact: Forced) -> bool:
-        """Whether a run took other experts than the reference; only near ties may."""
-        routes = log.routes()
-        if all(_goes_along(routes, forced) for forced in (plain, exact)):
-            return False
-        _check_routes(answer, routes, exact, self._router_bounds)
-        return True
+        def both(routes: Routes | None) -> tuple[Forced, Forced]:
+            plain, exact = (o.forced(sequence, first, routes, stored) for o in (self._plain, self._exact))
+            return plain, exact
+
+        if stored is None:
+            plain, exact = both(None)
+            if all(_goes_along(routes, forced) for forced in (plain, exact)):
+                return _Along(answer, routes, plain, exact, False)
+        return _Along(answer, routes, *both(routes or None), bool(routes))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Along:
+    """Two passes of the reference along an answer, ``rerouted`` along the run's own choice of experts."""
+
+    answer: Answer
+    routes: Routes
+    plain: Forced
+    exact: Forced
+    rerouted: bool
+
+    @property
+    def judged(self) -> Judged:
+        return Judged(self.answer, self.answer.logits, self.plain.logits, self.exact.logits, self.rerouted)
+
+    def check_routes(self, bounds: Mapping[int, float]) -> None:
+        """Wherever the run went elsewhere, it was a near tie. Errors: ``AssertionError`` naming the place."""
+        for layer, chosen in self.routes.items():
+            scores = self.exact.scores[layer]
+            wanted = _top(scores, chosen.shape[1])
+            for row in np.flatnonzero((np.sort(chosen, 1) != np.sort(wanted, 1)).any(1)):
+                least = scores[row][wanted[row]].min()
+                gap = float(least - scores[row][chosen[row]].min())
+                assert gap <= 2 * bounds[layer], (
+                    f"request {self.answer.request.id}, layer {layer}, token {row}: experts "
+                    f"{chosen[row].tolist()}, the reference takes {wanted[row].tolist()} by {gap:.1e}, "
+                    f"bound {bounds[layer]:.1e}"
+                )
 
 
 def bounds_of(judged: Sequence[Judged]) -> list[Errors]:
@@ -226,36 +246,18 @@ def _top(scores: Floats, count: int) -> npt.NDArray[np.int64]:
     return np.argsort(-scores, 1, kind="stable")[:, :count]
 
 
-def _router_bounds(passes: Sequence[tuple[Forced, Forced]]) -> dict[int, float]:
+def _router_bounds(passes: Sequence[_Along]) -> dict[int, float]:
     """How far a router score may err, by layer.
 
     The largest error that plain PyTorch shows anywhere: another choice is seen only where errors are largest.
     """
     bounds: dict[int, float] = {}
-    for plain, exact in passes:
-        for layer, scores in exact.scores.items():
-            error = np.abs(plain.scores[layer] - scores).max()
+    for one in passes:
+        for layer, scores in one.exact.scores.items():
+            error = np.abs(one.plain.scores[layer] - scores).max()
             least = max(RATIO * error, RELATIVE * np.sqrt(np.square(scores).mean()))
             bounds[layer] = max(bounds.get(layer, 0.0), float(least))
     return bounds
-
-
-def _check_routes(answer: Answer, routes: Routes, exact: Forced, bounds: dict[int, float]) -> None:
-    """The first place where the choice differs must be a near tie; what follows may come from it."""
-    for layer in sorted(routes):
-        chosen, scores = routes[layer], exact.scores[layer]
-        wanted = _top(scores, chosen.shape[1])
-        different = np.flatnonzero((np.sort(chosen, 1) != np.sort(wanted, 1)).any(1))
-        if not len(different):
-            continue
-        row = different[0]
-        ranked = np.sort(scores[row])[::-1]
-        worst = float(ranked[chosen.shape[1] - 1] - scores[row][chosen[row]].min())
-        assert worst <= 2 * bounds[layer], (
-            f"request {answer.request.id}, layer {layer}, token {row}: experts {chosen[row].tolist()}, "
-            f"the reference takes {wanted[row].tolist()} by {worst:.1e}, bound {bounds[layer]:.1e}"
-        )
-        return
 
 
 # --- the same engine -------------------------------------------------------------------------------------

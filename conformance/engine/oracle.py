@@ -61,7 +61,7 @@ class Oracle:
     ) -> Forced:
         """Take in ``tokens``; logits after each token from index ``first`` on.
 
-        ``routes``: experts [tokens, k] per MoE layer; ``stored``: rows of the KV cache per attention layer;
+        ``routes``: experts [tokens, k] of some MoE layers; ``stored``: rows of the KV cache per attention layer;
         both instead of the model's own choice.
         """
         config, scores = self.config, Scores()
@@ -82,7 +82,7 @@ class Oracle:
                 continue
             router = linear(normed, weights["moe/router"])
             scores[layer] = router.to(torch.float64).numpy()
-            experts = None if routes is None else torch.from_numpy(routes[layer])
+            experts = torch.from_numpy(routes[layer]) if routes and layer in routes else None
             x = x + _mixture(normed, router, weights, config.moe, experts)
         hidden = rms_norm(x[first:], self._weights["text/final_norm"], config.rms_eps)
         return Forced(self._model.logits(hidden).numpy(), scores)

@@ -25,7 +25,7 @@ Choice = npt.NDArray[np.int64]
 
 @dataclass(slots=True, eq=False)
 class LaneLog:
-    """One sequence: logits [V] of every draw, sizes of its rounds, experts [tokens, k] and KV rows by layer."""
+    """One sequence: logits [V] of each draw, sizes of rounds, experts [tokens, k] and KV rows by layer."""
 
     logits: list[Floats] = field(default_factory=list)
     choices: dict[int, list[Choice]] = field(default_factory=dict)

@@ -10,8 +10,8 @@ from conformance.engine.compare import Judge, Judged, assert_same_bits, bounds_o
 from conformance.engine.draws import ModelDraw, RequestDraw
 from conformance.engine.drive import Answer
 from conformance.engine.models import Shelf
-from conformance.engine.oracle import Oracle
-from conformance.engine.recorder import LaneLog
+from conformance.engine.oracle import Oracle, Scores
+from conformance.engine.recorder import Choice, LaneLog
 from ninfer.engine.requests import SamplingParameters
 
 GREEDY = SamplingParameters(0.0, 1.0, 0, 0.0, 0.0, 0.0, 0)
@@ -78,6 +78,11 @@ def test_same_bits_means_logits_too() -> None:
         assert_same_bits(first, second, "here")
 
 
+def choices(scores: Scores, *layers: int) -> list[Choice]:
+    """The two best experts of every token in these layers."""
+    return [np.argsort(-scores[layer], 1, kind="stable")[:, :2] for layer in layers]
+
+
 def routed(shelf: Shelf, gap: float) -> tuple[Judge, Answer]:
     """An answer led to expert 1 for 0 and back, where the first router scores both alike but for ``gap``."""
     model = shelf.model(ModelDraw(kind="moe"))
@@ -90,12 +95,11 @@ def routed(shelf: Shelf, gap: float) -> tuple[Judge, Answer]:
     twin.draw, twin.path, twin.config, twin.weights = model.draw, model.path, model.config, weights
     one, count = request(length=30), 30
     oracle = Oracle(twin, torch.float32, "float32")
-    sequence = one.prompt.tolist()
-    own = oracle.forced(sequence + [5] * (count - 1), len(sequence) - 1)
-    routes = {layer: np.argsort(-scores, 1, kind="stable")[:, :2] for layer, scores in own.scores.items()}
-    chosen = routes[0]
-    chosen[:] = np.where(chosen == 0, 1, np.where(chosen == 1, 0, chosen))
-    forced = oracle.forced(sequence + [5] * (count - 1), len(sequence) - 1, routes)
+    sequence, first = one.prompt.tolist() + [5] * (count - 1), len(one.prompt) - 1
+    (chosen,) = choices(oracle.forced(sequence, first).scores, 0)
+    swapped = np.where(chosen == 0, 1, np.where(chosen == 1, 0, chosen))
+    forced = oracle.forced(sequence, first, {0: swapped})
+    routes = dict(enumerate([swapped, *choices(forced.scores, 1, 2, 3)]))
     log = LaneLog(list(forced.logits), {layer: [chosen] for layer, chosen in routes.items()}, [1] * 29)
     return Judge(twin, "float32"), Answer(one, [5] * count, log)
 
