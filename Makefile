@@ -8,7 +8,7 @@ JOBS ?= 2
 
 .PHONY: serve test test-all lint bench docs clean
 
-serve: .venv/.runtime  ## answer on port 8080 with the bundled model
+serve: .venv/.kernels  ## answer on port 8080 with the bundled model
 	$(BIN)/ninfer-serve --port $(PORT)
 
 test: .venv/.development  ## the whole suite but the campaigns
@@ -40,6 +40,11 @@ clean:
 
 .venv/.runtime: .venv/.created pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . pyyaml
+	@touch $@
+
+# Kernels are compiled for this processor here, once, so that the server's first start is as quick as the next.
+.venv/.kernels: .venv/.runtime $(shell find ninfer/fast -name '*.py')
+	$(BIN)/python -m tools.compile_kernels
 	@touch $@
 
 .venv/.development: .venv/.created pyproject.toml constraints.txt

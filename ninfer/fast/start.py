@@ -57,9 +57,9 @@ def open_worker(
             loaded += count
             listener(loaded, total)
 
-        program = Program(artifact, config, options, report)
-    with _compiling(publish):
-        program.warm_up()
+        with _compiling(publish):
+            program = Program(artifact, config, options, report)
+            program.warm_up()
     publish(LogRecord("info", ledger(program, total)))
     return FastWorker(program, tokenizer.token_bytes, publish, settings.queue_limit_s)
 

@@ -125,67 +125,71 @@ def _run_task(opcode, d, segments, rows, row_count, blocks, samplers, task, thre
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _take(team, thread, opcodes, descriptors, segments, rows, blocks, samplers):
-    """Run tasks of the current operation until none is left to claim; whether there was one."""
-    command, took = longs(team, COMMAND_WORDS), False
-    while True:
-        claim = load_acquire(team + 8 * CLAIM)
-        if (claim & TASK_MASK) >= (claim >> TASK_BITS & TASK_MASK):
-            return took
-        claim = fetch_add(team + 8 * CLAIM, 1)
-        task, tasks, index = claim & TASK_MASK, claim >> TASK_BITS & TASK_MASK, claim >> (2 * TASK_BITS)
-        if task >= tasks:
-            return took
-        # The leader waits for every claimed task, so nothing of this round changes under it.
-        row_count = command[ROWS]
-        _run_task(
-            opcodes[index], descriptors[index], segments, rows, row_count, blocks, samplers, task, thread
-        )
-        fetch_add(team + 8 * DONE, 1)
-        took = True
+def _work(
+    team, semaphore, thread, threads, begin, end, opcodes, descriptors, segments, rows, blocks, samplers
+):
+    """A thread's part: the leader (0) runs the operations ``begin..end``, a helper lives until STOP.
 
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _lead(team, semaphore, threads, begin, end, opcodes, descriptors, segments, rows, blocks, samplers):
-    """Run the operations ``begin..end``; helpers take tasks too, nobody waits for one to come."""
+    Both in one function, so that everything they call becomes machine code once. The leader publishes one
+    operation after the other and takes tasks of it; helpers take tasks too while a round runs (ROUND is odd)
+    and sleep between rounds; nobody waits for a helper to come.
+    """
     command = longs(team, COMMAND_WORDS)
-    row_count, block_count = command[ROWS], command[BLOCKS]
-    if threads > 1:
+    leads = thread == 0
+    if leads and threads > 1:
         fetch_add(team + 8 * ROUND, 1)
         for _ in range(load_acquire(team + 8 * SLEEPERS)):
             _post_semaphore(semaphore)
-    for index in range(begin, end):
-        tasks = _task_count(
-            opcodes[index], descriptors[index], segments, rows, row_count, blocks, block_count
-        )
-        store_release(team + 8 * DONE, 0)
-        store_release(team + 8 * CLAIM, index << (2 * TASK_BITS) | tasks << TASK_BITS)
-        _take(team, 0, opcodes, descriptors, segments, rows, blocks, samplers)
-        spins = 0
-        while load_acquire(team + 8 * DONE) < tasks:
-            spins += 1
-            rest(spins)
-    if threads > 1:
+    index, tasks, spins = begin, 0, 0
+    while True:
+        if leads:
+            if index == end:
+                break
+            tasks = _task_count(
+                opcodes[index], descriptors[index], segments, rows, command[ROWS], blocks, command[BLOCKS]
+            )
+            store_release(team + 8 * DONE, 0)
+            store_release(team + 8 * CLAIM, index << (2 * TASK_BITS) | tasks << TASK_BITS)
+        elif load_acquire(team + 8 * STOP) != 0:
+            break
+        took = False
+        while True:
+            claim = load_acquire(team + 8 * CLAIM)
+            if (claim & TASK_MASK) >= (claim >> TASK_BITS & TASK_MASK):
+                break
+            claim = fetch_add(team + 8 * CLAIM, 1)
+            task, claimed = claim & TASK_MASK, claim >> (2 * TASK_BITS)
+            if task >= (claim >> TASK_BITS & TASK_MASK):
+                break
+            # The leader waits for every claimed task, so nothing of this round changes under it.
+            d, opcode = descriptors[claimed], opcodes[claimed]
+            _run_task(opcode, d, segments, rows, command[ROWS], blocks, samplers, task, thread)
+            fetch_add(team + 8 * DONE, 1)
+            took = True
+        if leads:
+            spins = 0
+            while load_acquire(team + 8 * DONE) < tasks:
+                spins += 1
+                rest(spins)
+            index += 1
+        else:
+            spins = 0 if took else _idle(team, semaphore, spins)
+    if leads and threads > 1:
         fetch_add(team + 8 * ROUND, 1)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _help(team, semaphore, thread, opcodes, descriptors, segments, rows, blocks, samplers):
-    """A helper's life: take tasks while a round runs (ROUND is odd), sleep between rounds, until STOP."""
-    spins = 0
-    while load_acquire(team + 8 * STOP) == 0:
-        if _take(team, thread, opcodes, descriptors, segments, rows, blocks, samplers):
-            spins = 0
-            continue
-        spins += 1
-        rest(spins)
-        current = load_acquire(team + 8 * ROUND)
-        if spins > _SPINS_BEFORE_SLEEP and current % 2 == 0:
-            fetch_add(team + 8 * SLEEPERS, 1)
-            if load_acquire(team + 8 * ROUND) == current and load_acquire(team + 8 * STOP) == 0:
-                _wait_semaphore(semaphore)
-            fetch_add(team + 8 * SLEEPERS, -1)
-            spins = 0
+def _idle(team, semaphore, spins):
+    """One idle moment of a helper: a pause, or sleep between rounds; the moments since it had work."""
+    rest(spins + 1)
+    current = load_acquire(team + 8 * ROUND)
+    if spins < _SPINS_BEFORE_SLEEP or current % 2 == 1:
+        return spins + 1
+    fetch_add(team + 8 * SLEEPERS, 1)
+    if load_acquire(team + 8 * ROUND) == current and load_acquire(team + 8 * STOP) == 0:
+        _wait_semaphore(semaphore)
+    fetch_add(team + 8 * SLEEPERS, -1)
+    return 0
 
 
 class RoundRunner:
@@ -223,12 +227,16 @@ class RoundRunner:
 
     def _help(self, thread: int) -> None:
         # A bound method: the team's memory lives as long as its threads.
-        _help(self._address, self._semaphore.ctypes.data, thread, *self._memory)
+        self._enter(thread, 0, 0)
+
+    def _enter(self, thread: int, begin: int, end: int) -> None:
+        team = (self._address, self._semaphore.ctypes.data)
+        _work(*team, thread, self._threads, begin, end, *self._memory)
 
     def run(self, begin: int, end: int, rows: int, blocks: int) -> None:
         """Run the operations ``begin..end`` over the first ``rows`` rows and ``blocks`` blocks."""
         self._command[ROWS], self._command[BLOCKS] = rows, blocks
-        _lead(self._address, self._semaphore.ctypes.data, self._threads, begin, end, *self._memory)
+        self._enter(0, begin, end)
 
     @property
     def descriptors(self) -> t.Longs:

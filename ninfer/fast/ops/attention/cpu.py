@@ -24,7 +24,7 @@ from ninfer.fast.ops.attention.rows import (
 from ninfer.fast.ops.control import AXIS_T, BLOCK_TABLE, PAGE_TOKENS, POSITION
 from ninfer.fast.ops.permute import evens_first
 from ninfer.fast.ops.rms_norm.cpu import normalise
-from ninfer.fast.ops.views import floats, integers
+from ninfer.fast.ops.views import clear, copy, floats, integers
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -76,8 +76,8 @@ def append(d, rows, task):
 def store(number, k, v, slot, d, size):
     """One normed and rotated key and its raw value, at row ``slot`` of the pools; k and v are overwritten."""
     if number == c.KV_F32:
-        scale_row_copy(k, d[c.K_POOL] + 4 * slot * size, size)
-        scale_row_copy(v, d[c.V_POOL] + 4 * slot * size, size)
+        copy(k, d[c.K_POOL] + 4 * slot * size, size)
+        copy(v, d[c.V_POOL] + 4 * slot * size, size)
         return
     round_to_bf16(k, size)
     round_to_bf16(v, size)
@@ -89,14 +89,6 @@ def store(number, k, v, slot, d, size):
         groups = size // c.GROUP
         store_int8(k, d[c.K_POOL] + slot * size, d[c.K_SCALES] + 2 * slot * groups, size)
         store_int8(v, d[c.V_POOL] + slot * size, d[c.V_SCALES] + 2 * slot * groups, size)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def scale_row_copy(source, target, n):
-    """Copy ``n`` floats."""
-    x, y = floats(source, n), floats(target, n)
-    for index in range(n):
-        y[index] = x[index]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -137,7 +129,7 @@ def attend(d, rows, count, task, thread):
     scratch = d[c.SCRATCH] + thread * d[c.SCRATCH_STRIDE]
     for member in range(group):
         partial = floats(_partial(d, row, head * group + member, split), record)
-        partial[:] = 0
+        clear(_partial(d, row, head * group + member, split), record)
         partial[size] = -np.inf
     for begin in range(first, limit, PAGE_TOKENS):
         seen = min(PAGE_TOKENS, limit - begin)
@@ -196,7 +188,7 @@ def merge(d, rows, task):
     for split in range(splits):
         largest = max(largest, floats(_partial(d, row, query, split) + 4 * size, 1)[0])
     y = d[c.Y] + row * d[c.Y_STRIDE] + 4 * query * size
-    floats(y, size)[:] = 0
+    clear(y, size)
     total = np.float32(0)
     for split in range(splits):
         partial = _partial(d, row, query, split)

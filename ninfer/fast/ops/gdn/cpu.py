@@ -12,7 +12,7 @@ from ninfer.fast.ops.control import COLUMNS, COMMIT, FIRST_ROW, STATE
 from ninfer.fast.ops.gdn import contract as c
 from ninfer.fast.ops.permute import evens_first
 from ninfer.fast.ops.vector import F32, I32, LANES, Emitter, kernel
-from ninfer.fast.ops.views import floats
+from ninfer.fast.ops.views import copy, floats
 
 
 @kernel("ii")
@@ -169,8 +169,7 @@ def recur(d, blocks, task, thread):
     working = s
     if block[COMMIT] == 0:
         working = scratch + 4 * (2 * key_dim + 2 * value_dim)
-        copy = floats(working, key_dim * value_dim)
-        copy[:] = floats(s, key_dim * value_dim)
+        copy(s, working, key_dim * value_dim)
     for column in range(block[COLUMNS]):
         row = block[FIRST_ROW] + column
         _gates(d, row, head)

@@ -12,7 +12,7 @@ from ninfer.fast.ops.linear.cpu import run_rows
 from ninfer.fast.ops.moe import contract as c
 from ninfer.fast.ops.permute import evens_first
 from ninfer.fast.ops.swiglu.cpu import product
-from ninfer.fast.ops.views import floats, longs, pointer
+from ninfer.fast.ops.views import clear, floats, longs, pointer
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -100,7 +100,7 @@ def contract(d, task, thread):
     size = end - begin
     scratch = d[c.SCRATCH] + thread * d[c.SCRATCH_STRIDE]
     part, total = floats(scratch, c.TASK_ROWS), floats(scratch + 4 * c.TASK_ROWS, c.TASK_ROWS)
-    total[:] = 0
+    clear(scratch + 4 * c.TASK_ROWS, c.TASK_ROWS)
     for rank in range(d[c.PER_TOKEN]):
         pair = row * d[c.PER_TOKEN] + rank
         expert, weight = longs(d[c.CHOICE] + 8 * pair, 1)[0], floats(d[c.WEIGHTS] + 4 * pair, 1)[0]
