@@ -61,8 +61,8 @@ class Oracle:
     ) -> Forced:
         """Take in ``tokens``; logits after each token from index ``first`` on.
 
-        ``routes``: experts [tokens, k] of some MoE layers; ``stored``: rows of the KV cache per attention layer;
-        both instead of the model's own choice.
+        ``routes``: experts [tokens, k] of some MoE layers; ``stored``: KV rows of every attention layer; both
+        instead of the model's own choice.
         """
         config, scores = self.config, Scores()
         state = state_of(config, self._dtype, self._format, stored)
