@@ -1,18 +1,14 @@
 """Writes one server-sent event stream.
 
-Owns framing, comments and the deadline of a reader that takes nothing; knows nothing of what events mean.
+Owns framing and comments; knows nothing of what events mean.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-
 from sanic.request import Request
 
-from ninfer.server.transport import TransportLimits, connection
+from ninfer.server.transport import TransportLimits, connection, sending, taken
 
-_log = logging.getLogger("ninfer.server")
 _HEADERS = {
     "cache-control": "no-cache",
     "x-accel-buffering": "no",  # nginx would hold events back
@@ -39,16 +35,13 @@ class SseWriter:
         await self._send(f": {self._limits.stream_comment}\n\n".encode())
 
     async def close(self, *, keep_connection: bool = True) -> None:
+        """End the stream and wait until its reader has taken it."""
         if not keep_connection:
             connection(self._request).keep_alive = False
-        await self._response.eof()
+        async with sending(self._request, self._limits):
+            await self._response.eof()
+            await taken(self._request)
 
     async def _send(self, data: bytes) -> None:
-        try:
-            async with asyncio.timeout(self._limits.send_timeout_s):
-                await self._response.send(data)
-        except TimeoutError:
-            _log.info("a stream's reader took nothing for %g s", self._limits.send_timeout_s)
-            connection(self._request).protocol.abort()  # type: ignore[no-untyped-call]
-            # The connection is gone: what follows is the same as a client that left.
-            raise asyncio.CancelledError from None
+        async with sending(self._request, self._limits):
+            await self._response.send(data)

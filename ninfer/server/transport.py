@@ -1,4 +1,4 @@
-"""The transport's fixed limits, and the reading of one request body under them.
+"""The transport's fixed limits, and the reading of a body and the sending of an answer under them.
 
 Owns sizes and deadlines of bytes on the wire; numbers stand in ``spec/http/transport.yaml``.
 """
@@ -6,13 +6,19 @@ Owns sizes and deadlines of bytes on the wire; numbers stand in ``spec/http/tran
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from sanic import HTTPResponse
 from sanic.http import Http
 from sanic.request import Request
 
 from ninfer import spec
 from ninfer.errors import RequestError
+
+_log = logging.getLogger("ninfer.server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,39 @@ def _refuse_the_rest(request: Request) -> None:
     stream = connection(request)
     stream.keep_alive = False
     stream.request_max_size = 0
+
+
+@asynccontextmanager
+async def sending(request: Request, limits: TransportLimits) -> AsyncIterator[None]:
+    """The deadline of a reader that takes nothing: its connection is cut and its handler cancelled."""
+    try:
+        async with asyncio.timeout(limits.send_timeout_s):
+            yield
+    except TimeoutError:
+        _log.info("a reader took nothing for %g s", limits.send_timeout_s)
+        connection(request).protocol.abort()  # type: ignore[no-untyped-call]
+        # The connection is gone: what follows is the same as a client that left.
+        raise asyncio.CancelledError from None
+
+
+async def send_whole(request: Request, response: HTTPResponse, limits: TransportLimits) -> None:
+    """Send an answer from within its handler and wait until it is taken."""
+    response = await request.respond(response)
+    async with sending(request, limits):
+        await response.send(end_stream=True)
+        await taken(request)
+
+
+async def taken(request: Request) -> None:
+    """Return when the kernel has every byte that was sent: nothing of the answer is held any more."""
+    protocol = connection(request).protocol
+    transport = protocol.transport
+    if transport is None or transport.is_closing():
+        return
+    transport.set_write_buffer_limits(high=0)  # a byte left makes ``_can_write`` wait
+    await protocol._can_write.wait()
+    if not transport.is_closing():
+        transport.set_write_buffer_limits()
 
 
 def connection(request: Request) -> Http:

@@ -15,7 +15,7 @@ from pathlib import Path
 from conformance.http.client import Client
 from ninfer.cli.parser import parse
 from ninfer.engine.inprocess import InProcessHost
-from ninfer.engine.interface import SerialEngine
+from ninfer.engine.interface import EngineHost, SerialEngine
 from ninfer.server.app import build_app
 from ninfer.server.assemble import build_services, open_model
 from ninfer.server.listen import bind
@@ -36,8 +36,20 @@ def serving(
     ``port`` None leaves the option out; ``limits`` override the transport's.
     """
     where = () if port is None else ("--port", str(port))
-    options = parse("ninfer-serve", [str(artifact), *where, *arguments])
-    host = InProcessHost(engine)
+    with serving_host(artifact, InProcessHost(engine), (*where, *arguments), limits=limits) as client:
+        yield client
+
+
+@contextmanager
+def serving_host(
+    artifact: Path,
+    host: EngineHost,
+    arguments: Sequence[str],
+    *,
+    limits: Mapping[str, float] | None = None,
+) -> Iterator[Client]:
+    """As ``serving``, over any host, which is closed at the end; ``arguments`` name the port."""
+    options = parse("ninfer-serve", [str(artifact), *arguments])
     merged = dataclasses.replace(transport_limits(), **(limits or {}))  # type: ignore[arg-type]
     app = build_app(build_services(options, open_model(options, artifact), host, merged))
     app.config.TOUCHUP = False  # Sanic rewrites its own methods, which works once in a process

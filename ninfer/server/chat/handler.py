@@ -25,7 +25,7 @@ from ninfer.server.json_body import parse_object
 from ninfer.server.resolution import resolve
 from ninfer.server.served_model import require_model
 from ninfer.server.sse import SseWriter
-from ninfer.server.transport import read_body
+from ninfer.server.transport import read_body, send_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class _Call:
     generation: GenerationRequest
 
 
-async def chat_completions(request: Request) -> HTTPResponse | None:
-    """Answer one chat request; None when the answer was streamed."""
+async def chat_completions(request: Request) -> None:
+    """Answer one chat request; its slot is taken until the client has the answer."""
     services: Services = request.app.ctx.services
     slot = services.outstanding.take()
     try:
@@ -45,8 +45,8 @@ async def chat_completions(request: Request) -> HTTPResponse | None:
         async with services.generating(call.generation) as events:
             if call.request.stream:
                 await _stream(request, services, call, events)
-                return None
-            return await _whole(call, events)
+            else:
+                await send_whole(request, await _whole(call, events), services.limits)
     finally:
         slot.release()
 
