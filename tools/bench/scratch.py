@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 from ninfer.convert import convert
@@ -9,9 +10,12 @@ from tools.bench.convert_memory import write_checkpoint
 
 
 def checkpoint(scratch: Path) -> Path:
-    """The Hugging Face directory (1.5 GB), written once."""
+    """The Hugging Face directory (1.5 GB), written once, whole or not at all."""
     directory = scratch / "random-0.8b"
-    return directory if directory.exists() else write_checkpoint(directory)
+    if not directory.exists():
+        with tempfile.TemporaryDirectory(dir=scratch) as unfinished:
+            write_checkpoint(Path(unfinished) / directory.name).rename(directory)
+    return directory
 
 
 def artifact(scratch: Path, recipe: str, source: Path | None = None) -> Path:
