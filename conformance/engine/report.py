@@ -19,7 +19,7 @@ LEAST_CAPS = {"float32": 1, "bf16": 4, "int8": 4}
 # errors at least. Errors of one answer hang together: of 100,000 positions with float32 caches 6 were seen in
 # one campaign and 35 in another, none of them above 2.2 times the bound.
 OUTSIDE = {"float32": 1 / 1_000, "bf16": 1 / 100, "int8": 1 / 100}
-# With float32 caches nothing is rounded to codes: an error this many times the bound is a fault, however rare.
+# With float32 caches nothing is rounded to codes: an error so many times the bound is a fault, however rare.
 FAR_OUTSIDE = 6
 # The logits rule: errors of the fast engine, at the median and the 99th percentile, against plain PyTorch's.
 RATIO = 1.5
