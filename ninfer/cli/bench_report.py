@@ -44,8 +44,8 @@ def _headline(report: Report) -> str:
     weights, settings = report.weights, report.settings
     return (
         f"{report.model}: {weights.parameters / 1e6:,.1f} M parameters, {weights.dominant_format}"
-        f" {weights.payload_bytes / 2**20:,.1f} MiB, kv {settings.kv_format}, {_threads(report)} threads,"
-        f" loaded in {report.load.seconds:.1f} s"
+        f" {weights.payload_bytes / 2**20:,.1f} MiB, kv {settings.kv_format}, activations"
+        f" {settings.activations}, {_threads(report)} threads, loaded in {report.load.seconds:.1f} s"
     )
 
 
@@ -93,6 +93,7 @@ def _json(report: Report) -> str:
             "kv_capacity": settings.kv_capacity,
             "kv_dtype": settings.kv_format,
             "prefill_chunk": settings.prefill_chunk,
+            "cpu_activations": settings.activations,
         },
         "load": {"seconds": load.seconds, "weight_bytes": load.weight_bytes},
         "memory": {"engine_mib": load.ledger, **process_memory()},
@@ -151,6 +152,7 @@ def _csv_row(report: Report, result: TestResult) -> dict[str, object]:
         "model": report.model,
         "format": report.weights.dominant_format,
         "kv_dtype": report.settings.kv_format,
+        "cpu_activations": report.settings.activations,
         "threads": _threads(report),
         "test": result.test.name,
         "prompt_tokens": result.test.prompt_tokens,

@@ -166,13 +166,16 @@ def test_a_wrong_corpus_is_named(
 def test_the_engine_has_room_for_the_largest_test_on_every_lane(
     nano: Path, asked: Asked, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = "-pg 100,29 -n 3 -r 1 --concurrency 3 --kv-dtype int8 --prefill-chunk 64"
+    arguments = (
+        "-pg 100,29 -n 3 -r 1 --concurrency 3 --kv-dtype int8 --prefill-chunk 64 --cpu-activations bf16"
+    )
     found = report(capsys, nano, *arguments.split())
     (settings,) = asked.settings
     assert (settings.engine, settings.lanes, settings.max_context) == ("fast", 3, 129)
     assert settings.kv_capacity == 3 * 192
     assert (settings.kv_format, settings.prefill_chunk) == ("int8", 64)
-    assert found["engine"]["kv_dtype"] == "int8"
+    assert settings.activations == "bf16"
+    assert (found["engine"]["kv_dtype"], found["engine"]["cpu_activations"]) == ("int8", "bf16")
 
 
 def test_max_ctx_is_the_context_and_must_hold_the_largest_test(
