@@ -27,7 +27,7 @@ def test_nothing_it_sends_breaks_the_document(nano: Path, tmp_path: Path) -> Non
 def test_nothing_it_sends_for_long_breaks_the_document(
     nano: Path, tmp_path: Path, campaign_seed: int
 ) -> None:
-    fuzz(nano, tmp_path, "--max-time", "300", "--seed", str(campaign_seed))
+    fuzz(nano, tmp_path, "--max-time", "120", "--seed", str(campaign_seed))
 
 
 def fuzz(nano: Path, directory: Path, *arguments: str) -> None:
