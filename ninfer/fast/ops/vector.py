@@ -169,6 +169,25 @@ class Emitter:
         """The sum of all lanes by a fixed tree of halves."""
         return self._tree(vector, self.fadd)
 
+    def sums(self, vectors: Sequence[Value]) -> Value:
+        """The sums of sixteen vectors as one vector, each by the tree of ``sum``, at a third of its cost."""
+        pieces, width = list(vectors), LANES
+        while len(pieces) > 1:
+            half = width // 2
+            low = [
+                side * LANES + key * width + lane
+                for side in range(2)
+                for key in range(LANES // width)
+                for lane in range(half)
+            ]
+            masks = [self.ints(low), self.ints([lane + half for lane in low])]
+            pieces = [
+                self.fadd(*(self.builder.shuffle_vector(left, right, mask) for mask in masks))
+                for left, right in zip(pieces[::2], pieces[1::2], strict=True)
+            ]
+            width = half
+        return pieces[0]
+
     def largest(self, vector: Value) -> Value:
         """The largest lane."""
         return self._tree(vector, self.maximum)

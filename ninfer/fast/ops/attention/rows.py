@@ -92,22 +92,29 @@ def _scores(kind: str) -> Any:
     """``(q, keys, scales, count, d, out)``: out[j] = q · keys[j], j < count; ``d`` a multiple of 64."""
     size = element_bytes(kind)
 
+    def products(e: Emitter, q: Any, keys: Any, scales: Any, row: Any, d: Any) -> Any:
+        """Lane sums of q ⊙ keys[row]."""
+        start = e.at(keys, e.builder.mul(row, d), size)
+        sums = [e.variable(e.zero()) for _ in range(4)]
+        with e.loop(e.integer(0), d, _TILE) as index:
+            scale = _group_scale(e, scales, row, d, index) if kind == "i8" else None
+            for part in range(4):
+                lane = e.add(index, LANES * part)
+                key = e.load(e.at(start, lane, size), kind)
+                if scale is not None:
+                    key = e.fmul(key, scale)
+                sums[part].set(e.fma(key, e.load(e.at(q, lane, 4), "f32"), sums[part].get()))
+        first, second, third, fourth = (total.get() for total in sums)
+        return e.fadd(e.fadd(first, second), e.fadd(third, fourth))
+
     @kernel("iiiiii")
     def scores(e: Emitter, q: Any, keys: Any, scales: Any, count: Any, d: Any, out: Any) -> None:
-        with e.loop(e.integer(0), count, 1) as row:
-            start = e.at(keys, e.builder.mul(row, d), size)
-            sums = [e.variable(e.zero()) for _ in range(4)]
-            with e.loop(e.integer(0), d, _TILE) as index:
-                scale = _group_scale(e, scales, row, d, index) if kind == "i8" else None
-                for part in range(4):
-                    lane = e.add(index, LANES * part)
-                    key = e.load(e.at(start, lane, size), kind)
-                    if scale is not None:
-                        key = e.fmul(key, scale)
-                    sums[part].set(e.fma(key, e.load(e.at(q, lane, 4), "f32"), sums[part].get()))
-            first, second, third, fourth = (total.get() for total in sums)
-            total = e.sum(e.fadd(e.fadd(first, second), e.fadd(third, fourth)))
-            e.write(e.at(out, row, 4), total, 4)
+        whole = e.builder.and_(count, e.integer(-LANES))
+        with e.loop(e.integer(0), whole, LANES) as row:
+            lanes = [products(e, q, keys, scales, e.add(row, lane), d) for lane in range(LANES)]
+            e.store(e.at(out, row, 4), e.sums(lanes))
+        with e.loop(whole, count, 1) as row:
+            e.write(e.at(out, row, 4), e.sum(products(e, q, keys, scales, row, d)), 4)
 
     return scores
 
