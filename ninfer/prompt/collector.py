@@ -58,7 +58,7 @@ class Collector:
     def __init__(self, splitter: Units) -> None:
         self.units: list[Unit] = []
         self.characters = 0
-        self._before = ""
+        self._before: tuple[str, ...] = ()
         self._pieces: list[str] = []
         self._splitter = splitter
         self._limit: int = spec.document("prompt")["template"]["maximum_output_characters"]
@@ -89,7 +89,7 @@ class Collector:
             return None
         return Mark(len(self.units), self.characters, "".join(self._text), "".join(self._run))
 
-    def resume(self, text_so_far: str, mark: Mark) -> None:
+    def resume(self, text_so_far: tuple[str, ...], mark: Mark) -> None:
         """Go on as if everything up to ``mark`` had been fed; ``units`` starts anew there."""
         self.units = []
         self._before, self._pieces = text_so_far, []
@@ -104,12 +104,9 @@ class Collector:
         self.units.append("".join(self._text))
         self._text = []
 
-    def take_text(self) -> str:
-        """The whole text, once."""
-        # Nobody else holds the long beginning now, so CPython extends it in place instead of copying it.
-        text, self._before = self._before, ""
-        text += "".join(self._pieces)
-        return text
+    def text(self) -> tuple[str, ...]:
+        """The whole text in chunks: those resumed from, which are shared, and what was fed since."""
+        return (*self._before, "".join(self._pieces))
 
     def _add(self, of_template: bool, text: str) -> None:
         if not text:

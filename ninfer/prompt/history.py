@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ninfer.prompt.collector import Mark
-from ninfer.prompt.conversation import Message, Part, TextPart, ToolCall
+from ninfer.prompt.conversation import Message, TextPart, ToolCall
 from ninfer.prompt.exact import same
 from ninfer.prompt.replay import LoopRecord
 from ninfer.prompt.tokenizer import TokenArray
@@ -28,16 +28,23 @@ class RenderedConversation:
     record: LoopRecord
     offsets: Sequence[int]
     tokens: TokenArray
-    text: str
+    text: tuple[str, ...]
 
-    def text_before(self, mark: Mark) -> str:
-        """The prompt's text up to a boundary."""
-        return self.text[: mark.characters]
+    def text_before(self, mark: Mark) -> tuple[str, ...]:
+        """The prompt's text up to a boundary, sharing the chunks that lie before it whole."""
+        chunks: list[str] = []
+        left = mark.characters
+        for chunk in self.text:
+            if len(chunk) >= left:
+                return (*chunks, chunk[:left])
+            chunks.append(chunk)
+            left -= len(chunk)
+        raise AssertionError("a boundary lies behind its prompt's text")
 
     @property
     def held_bytes(self) -> int:
         """What the entry takes beside its messages' own text, estimated."""
-        return 4 * len(self.text) + self.tokens.nbytes + 512 * len(self.messages)
+        return 4 * sum(map(len, self.text)) + self.tokens.nbytes + 512 * len(self.messages)
 
 
 class History:
@@ -77,24 +84,24 @@ def shared_messages(left: Sequence[Message], right: Sequence[Message]) -> int:
     """How many messages from the start are the same to any template."""
     count = 0
     for one, other in zip(left, right, strict=False):
-        if one is not other and not (
-            one.role == other.role
-            and one.reasoning == other.reasoning
-            and one.tool_call_id == other.tool_call_id
-            and (one.parts == other.parts if len(one.parts) != 1 else _same_part(one.parts, other.parts))
-            and (one.tool_calls is other.tool_calls or _same_calls(one.tool_calls, other.tool_calls))
-        ):
-            break
+        if one is not other:
+            mine, theirs = one.parts, other.parts
+            # Texts are compared here, without the tuples that dataclasses build: this loop meets every
+            # message of a long history on every turn.
+            if len(mine) == 1 == len(theirs) and type(mine[0]) is TextPart is type(theirs[0]):
+                if mine[0].text != theirs[0].text:
+                    break
+            elif mine != theirs:
+                break
+            if (
+                one.role != other.role
+                or one.reasoning != other.reasoning
+                or one.tool_call_id != other.tool_call_id
+                or not (one.tool_calls is other.tool_calls or _same_calls(one.tool_calls, other.tool_calls))
+            ):
+                break
         count += 1
     return count
-
-
-def _same_part(one: tuple[Part, ...], other: tuple[Part, ...]) -> bool:
-    """As ``==``, without the tuples that dataclasses build to compare."""
-    part, counterpart = one[0], other[0] if len(other) == 1 else None
-    if type(part) is TextPart is type(counterpart):
-        return part.text == counterpart.text
-    return part == counterpart
 
 
 def _same_calls(one: tuple[ToolCall, ...], other: tuple[ToolCall, ...]) -> bool:

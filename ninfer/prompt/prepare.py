@@ -76,9 +76,9 @@ class PromptPreparer:
         earlier, shared = self._history.find(variables, messages)
         _refuse_media(messages, shared)
         rendering = self._render(messages, variables, earlier, shared)
-        text = rendering.collector.take_text()
+        text = rendering.collector.text()
         if tag is not None:
-            text = _cut(rendering, text, tag)
+            text = (_cut(rendering, "".join(text), tag),)
         try:
             arrays = self._arrays(rendering.collector.units)
         except ValueError as error:
@@ -130,7 +130,7 @@ class PromptPreparer:
             rendering = self._render(_PROBE, {**variables, "reasoning_effort": effort})
         except RequestError:
             return False
-        spelled = self._tokenizer.control_pattern.findall(rendering.collector.take_text())
+        spelled = self._tokenizer.control_pattern.findall("".join(rendering.collector.text()))
         if len(spelled) != sum(isinstance(unit, int) for unit in rendering.collector.units):
             raise ArtifactError(
                 self._template.name,

@@ -21,14 +21,18 @@ class PreparedPrompt:
     Shapes: ``tokens`` [T] int32; ``positions`` [3, T] int32 (T/H/W axes, equal for text).
     ``initial_channel`` is ``reasoning`` iff generation starts inside an open think block.
     ``thinking`` tells whether the turn was prepared with thinking enabled (it selects the preset).
-    ``text`` is the rendered prompt, for debugging and tests only: it is never logged.
+    ``chunks`` make up the rendered prompt; ``text`` joins them, for debugging and tests only: never logged.
     """
 
     tokens: npt.NDArray[np.int32]
     positions: npt.NDArray[np.int32]
     initial_channel: Channel
     thinking: bool
-    text: str
+    chunks: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return "".join(self.chunks)
 
     @property
     def token_count(self) -> int:

@@ -104,11 +104,12 @@ class Chats:
         return Message("assistant", (TextPart(half),), reasoning=self.text()[: self._characters // 2])
 
     def history(self, preparer: PromptPreparer, tokens: int) -> list[Message]:
-        """Exchanges of ``tokens`` tokens in all."""
+        """Exchanges of at least ``tokens`` tokens in all, as ``preparer`` counts them."""
         messages = self.exchange()
-        each = preparer.prepare(_asked([*messages, messages[0]])).token_count // 3
-        for _ in range(max(tokens // (2 * each) - 1, 0)):
-            messages += self.exchange()
+        while (count := preparer.prepare(_asked([*messages, messages[0]])).token_count) < tokens:
+            each = count / len(messages)
+            for _ in range(max(int((tokens - count) / (2 * each)), 1)):
+                messages += self.exchange()
         return messages
 
 
@@ -136,12 +137,13 @@ def follow_ups(make: Callable[[], PromptPreparer], chats: Chats, repeats: int) -
     So load and text weigh on both alike.
     """
     preparers = {tokens: make() for tokens in HISTORIES}
+    counting = make()  # of its own, so that nothing measured has been seen before
     figures = {tokens: Figures() for tokens in HISTORIES}
     for _ in range(repeats):
         question = Message("user", (TextPart(chats.text()),))
         new = [chats.answer(), Message("user", (TextPart(chats.text()),))]
         for tokens, preparer in preparers.items():
-            history = [*chats.history(preparer, tokens), question]
+            history = [*chats.history(counting, tokens), question]
             first, second = _asked(history), _asked([*_received_again(history), *_received_again(new)])
             figures[tokens].first.append(measured(functools.partial(preparer.prepare, first)))
             figures[tokens].follow_up.append(measured(functools.partial(preparer.prepare, second)))
