@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ninfer import spec
 from ninfer.errors import RequestError
+from ninfer.prompt.prepared import Text
 from ninfer.prompt.provenance import Traced, regions
 
 Unit = int | str
@@ -58,7 +59,7 @@ class Collector:
     def __init__(self, splitter: Units) -> None:
         self.units: list[Unit] = []
         self.characters = 0
-        self._before: tuple[str, ...] = ()
+        self._before: Text = ()
         self._pieces: list[str] = []
         self._splitter = splitter
         self._limit: int = spec.document("prompt")["template"]["maximum_output_characters"]
@@ -89,7 +90,7 @@ class Collector:
             return None
         return Mark(len(self.units), self.characters, "".join(self._text), "".join(self._run))
 
-    def resume(self, text_so_far: tuple[str, ...], mark: Mark) -> None:
+    def resume(self, text_so_far: Text, mark: Mark) -> None:
         """Go on as if everything up to ``mark`` had been fed; ``units`` starts anew there."""
         self.units = []
         self._before, self._pieces = text_so_far, []
@@ -104,9 +105,10 @@ class Collector:
         self.units.append("".join(self._text))
         self._text = []
 
-    def text(self) -> tuple[str, ...]:
-        """The whole text in chunks: those resumed from, which are shared, and what was fed since."""
-        return (*self._before, "".join(self._pieces))
+    def text(self) -> Text:
+        """The whole text: the chunks resumed from, which are shared, and what was fed since."""
+        fed = "".join(self._pieces)
+        return (*self._before, (fed, len(fed)))
 
     def _add(self, of_template: bool, text: str) -> None:
         if not text:

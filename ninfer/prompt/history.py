@@ -14,6 +14,7 @@ from typing import Any
 from ninfer.prompt.collector import Mark
 from ninfer.prompt.conversation import Message, TextPart, ToolCall
 from ninfer.prompt.exact import same
+from ninfer.prompt.prepared import Text
 from ninfer.prompt.replay import LoopRecord
 from ninfer.prompt.tokenizer import TokenArray
 
@@ -28,23 +29,23 @@ class RenderedConversation:
     record: LoopRecord
     offsets: Sequence[int]
     tokens: TokenArray
-    text: tuple[str, ...]
+    text: Text
 
-    def text_before(self, mark: Mark) -> tuple[str, ...]:
-        """The prompt's text up to a boundary, sharing the chunks that lie before it whole."""
-        chunks: list[str] = []
+    def text_before(self, mark: Mark) -> Text:
+        """The prompt's text up to a boundary; nothing is copied."""
+        before: list[tuple[str, int]] = []
         left = mark.characters
-        for chunk in self.text:
-            if len(chunk) >= left:
-                return (*chunks, chunk[:left])
-            chunks.append(chunk)
-            left -= len(chunk)
+        for chunk, used in self.text:
+            if used >= left:
+                return (*before, (chunk, left))
+            before.append((chunk, used))
+            left -= used
         raise AssertionError("a boundary lies behind its prompt's text")
 
     @property
     def held_bytes(self) -> int:
         """What the entry takes beside its messages' own text, estimated."""
-        return 4 * sum(map(len, self.text)) + self.tokens.nbytes + 512 * len(self.messages)
+        return 4 * sum(len(chunk) for chunk, _ in self.text) + self.tokens.nbytes + 512 * len(self.messages)
 
 
 class History:

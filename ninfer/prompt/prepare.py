@@ -18,7 +18,7 @@ from ninfer.prompt.conversation import Conversation, MediaPart, Message, Templat
 from ninfer.prompt.history import History, RenderedConversation
 from ninfer.prompt.options import resolve_options
 from ninfer.prompt.positions import TextPositions
-from ninfer.prompt.prepared import Channel, PreparedPrompt
+from ninfer.prompt.prepared import Channel, PreparedPrompt, joined
 from ninfer.prompt.rendering import Rendering
 from ninfer.prompt.replay import LoopRecord
 from ninfer.prompt.segments import SegmentCache
@@ -78,7 +78,8 @@ class PromptPreparer:
         rendering = self._render(messages, variables, earlier, shared)
         text = rendering.collector.text()
         if tag is not None:
-            text = (_cut(rendering, "".join(text), tag),)
+            cut = _cut(rendering, joined(text), tag)
+            text = ((cut, len(cut)),)
         try:
             arrays = self._arrays(rendering.collector.units)
         except ValueError as error:
@@ -130,7 +131,7 @@ class PromptPreparer:
             rendering = self._render(_PROBE, {**variables, "reasoning_effort": effort})
         except RequestError:
             return False
-        spelled = self._tokenizer.control_pattern.findall("".join(rendering.collector.text()))
+        spelled = self._tokenizer.control_pattern.findall(joined(rendering.collector.text()))
         if len(spelled) != sum(isinstance(unit, int) for unit in rendering.collector.units):
             raise ArtifactError(
                 self._template.name,

@@ -14,6 +14,15 @@ import numpy.typing as npt
 Channel = Literal["reasoning", "content"]
 
 
+# A long text as chunks that turns share: each with how many of its characters belong to it.
+Text = tuple[tuple[str, int], ...]
+
+
+def joined(text: Text) -> str:
+    """The text as one string."""
+    return "".join(chunk[:used] for chunk, used in text)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedPrompt:
     """A rendered and tokenised conversation.
@@ -28,11 +37,11 @@ class PreparedPrompt:
     positions: npt.NDArray[np.int32]
     initial_channel: Channel
     thinking: bool
-    chunks: tuple[str, ...]
+    chunks: Text
 
     @property
     def text(self) -> str:
-        return "".join(self.chunks)
+        return joined(self.chunks)
 
     @property
     def token_count(self) -> int:

@@ -14,6 +14,7 @@ from ninfer.prompt.collector import Collector, Mark
 from ninfer.prompt.conversation import Message
 from ninfer.prompt.message_view import MessageSource, MessageView
 from ninfer.prompt.namespace import TemplateNamespace
+from ninfer.prompt.prepared import Text
 from ninfer.prompt.replay import ABSENT, LoopRecord, Member, Recorder
 
 _PLAIN = (str, int, float, bool, type(None), list, tuple, dict)
@@ -28,7 +29,7 @@ class Earlier(Protocol):
     @property
     def made_messages(self) -> list[Any]: ...
 
-    def text_before(self, mark: Mark) -> tuple[str, ...]: ...
+    def text_before(self, mark: Mark) -> Text: ...
 
 
 class Rendering:
