@@ -1,7 +1,7 @@
 """What preparing prompts costs: 1 MB of text, and a follow-up turn after a short and a long history.
 
     python -m tools.bench.prepare            # trains a 32,000-entry BPE on Python's own library first
-    python -m tools.bench.prepare --turn 250 # shorter messages
+    python -m tools.bench.prepare --turn 500 # longer messages
 
 Prints one line a fact; times are medians. A follow-up is a chat whose history has been prepared before, with
 one new assistant answer and one new user message, every string a fresh object.
@@ -156,7 +156,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--turn", type=int, default=500, help="tokens a message, about")
+    parser.add_argument("--turn", type=int, default=250, help="tokens a message, about")
     parser.add_argument("--repeats", type=int, default=15)
     arguments = parser.parse_args()
     corpus = library_text()
