@@ -6,9 +6,11 @@ over from one is ``replay.py``'s judgement.
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress, count
 from typing import Any
 
 from ninfer.prompt.collector import Mark
@@ -18,13 +20,18 @@ from ninfer.prompt.prepared import Text
 from ninfer.prompt.replay import LoopRecord
 from ninfer.prompt.tokenizer import TokenArray
 
+MessageKey = tuple[Any, ...]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RenderedConversation:
-    """A prompt with what its message loop left; ``offsets[i]`` tokens precede boundary i's last text."""
+    """A prompt with what its message loop left.
+
+    ``keys`` tell its messages from others, ``offsets[i]`` tokens precede boundary i's last text.
+    """
 
     variables: Mapping[str, Any]
-    messages: Sequence[Message]
+    keys: Sequence[MessageKey]
     made_messages: list[Any]
     record: LoopRecord
     offsets: Sequence[int]
@@ -45,7 +52,7 @@ class RenderedConversation:
     @property
     def held_bytes(self) -> int:
         """What the entry takes beside its messages' own text, estimated."""
-        return 4 * sum(len(chunk) for chunk, _ in self.text) + self.tokens.nbytes + 512 * len(self.messages)
+        return 4 * sum(len(chunk) for chunk, _ in self.text) + self.tokens.nbytes + 512 * len(self.keys)
 
 
 class History:
@@ -58,21 +65,21 @@ class History:
         self._lock = threading.Lock()
 
     def find(
-        self, variables: Mapping[str, Any], messages: Sequence[Message]
+        self, variables: Mapping[str, Any], keys: Sequence[MessageKey]
     ) -> tuple[RenderedConversation | None, int]:
         """The entry with the same variables that shares most messages from the start, and how many."""
         best, longest = None, 0
         for entry in self._entries:
-            if longest == len(messages) or not same(entry.variables, variables):
+            if longest == len(keys) or not same(entry.variables, variables):
                 continue
-            shared = shared_messages(entry.messages, messages)
+            shared = shared_beginning(entry.keys, keys)
             if shared > longest:
                 best, longest = entry, shared
         return best, longest
 
     def add(self, entry: RenderedConversation, replaced: RenderedConversation | None) -> None:
         """Keep ``entry``; ``replaced``, where it is a beginning of ``entry``, goes."""
-        if replaced is not None and len(replaced.messages) > len(entry.messages):
+        if replaced is not None and len(replaced.keys) > len(entry.keys):
             replaced = None
         with self._lock:
             kept = [entry, *(other for other in self._entries if other is not replaced)][: self._capacity]
@@ -81,32 +88,43 @@ class History:
             self._entries = tuple(kept)
 
 
-def shared_messages(left: Sequence[Message], right: Sequence[Message]) -> int:
-    """How many messages from the start are the same to any template."""
-    count = 0
-    for one, other in zip(left, right, strict=False):
-        if one is not other:
-            mine, theirs = one.parts, other.parts
-            # Texts are compared here, without the tuples that dataclasses build: this loop meets every
-            # message of a long history on every turn.
-            if len(mine) == 1 == len(theirs) and type(mine[0]) is TextPart is type(theirs[0]):
-                if mine[0].text != theirs[0].text:
-                    break
-            elif mine != theirs:
-                break
-            if (
-                one.role != other.role
-                or one.reasoning != other.reasoning
-                or one.tool_call_id != other.tool_call_id
-                or not (one.tool_calls is other.tool_calls or _same_calls(one.tool_calls, other.tool_calls))
-            ):
-                break
-        count += 1
-    return count
+def message_keys(messages: Sequence[Message]) -> list[MessageKey]:
+    """What a template can see of each message, in a form that compares without Python code.
+
+    A follow-up turn compares every message of a long history: dataclasses would build two tuples for each.
+    """
+    return [
+        (
+            parts[0].text if len(parts := message.parts) == 1 and type(parts[0]) is TextPart else parts,
+            message.role,
+            message.reasoning,
+            message.tool_call_id,
+            _ExactCalls(message.tool_calls) if message.tool_calls else None,
+        )
+        for message in messages
+    ]
 
 
-def _same_calls(one: tuple[ToolCall, ...], other: tuple[ToolCall, ...]) -> bool:
-    return len(one) == len(other) and all(map(_same_call, one, other))
+def shared_beginning(left: Sequence[MessageKey], right: Sequence[MessageKey]) -> int:
+    """How many keys from the start are equal."""
+    shorter = min(len(left), len(right))
+    return next(compress(count(), map(operator.ne, left, right)), shorter)
+
+
+class _ExactCalls:
+    """Tool calls that equal others only where every template would render the same."""
+
+    __slots__ = ("_calls",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, calls: tuple[ToolCall, ...]) -> None:
+        self._calls = calls
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ExactCalls) and (
+            self._calls is other._calls
+            or (len(self._calls) == len(other._calls) and all(map(_same_call, self._calls, other._calls)))
+        )
 
 
 def _same_call(one: ToolCall, other: ToolCall) -> bool:

@@ -15,7 +15,7 @@ from ninfer.errors import ArtifactError, RequestError
 from ninfer.prompt.collector import Collector, Unit, Units
 from ninfer.prompt.continuation import cut_at, open_final_message
 from ninfer.prompt.conversation import Conversation, MediaPart, Message, TemplateOptions, TextPart
-from ninfer.prompt.history import History, RenderedConversation
+from ninfer.prompt.history import History, RenderedConversation, message_keys
 from ninfer.prompt.options import resolve_options
 from ninfer.prompt.positions import TextPositions
 from ninfer.prompt.prepared import Channel, PreparedPrompt, joined
@@ -73,7 +73,8 @@ class PromptPreparer:
             "add_generation_prompt": tag is None,
             "continue_final_message": tag is not None,
         }
-        earlier, shared = self._history.find(variables, messages)
+        keys = message_keys(messages)
+        earlier, shared = self._history.find(variables, keys)
         _refuse_media(messages, shared)
         rendering = self._render(messages, variables, earlier, shared)
         text = rendering.collector.text()
@@ -91,8 +92,8 @@ class PromptPreparer:
             offsets = _offsets(rendering.record, rendering.skipped, earlier, base, arrays)
             made = rendering.source.made
             self._history.add(
-                RenderedConversation(variables, messages, made, rendering.record, offsets, tokens, text),
-                earlier if earlier and shared == len(earlier.messages) else None,
+                RenderedConversation(variables, keys, made, rendering.record, offsets, tokens, text),
+                earlier if earlier and shared == len(earlier.keys) else None,
             )
         channel = self._initial_channel(tokens)
         return PreparedPrompt(tokens, self._positions(len(tokens)), channel, channel == "reasoning", text)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ninfer.errors import RequestError
 from ninfer.prompt import Conversation, PreparedPrompt, PromptPreparer
 from ninfer.prompt import prepare as prepare_module
-from ninfer.prompt.history import History, shared_messages
+from ninfer.prompt.history import History, message_keys, shared_beginning
 from ninfer.prompt.rendering import Rendering
 from tests.prompt.building import assistant, conversation, message, preparer, user
 from tests.prompt.template_vectors import call, result
@@ -300,8 +300,8 @@ def test_kept_reasoning_makes_every_prompt_a_beginning_of_the_next() -> None:
 def test_arguments_in_another_order_are_another_message() -> None:
     one = message(assistant("", tool_calls=[call("f", {"a": 1, "b": 2})]))
     other = message(assistant("", tool_calls=[call("f", {"b": 2, "a": 1})]))
-    assert shared_messages([one], [one]) == 1
-    assert shared_messages([one], [other]) == 0
+    assert shared_beginning(message_keys([one]), message_keys([one])) == 1
+    assert shared_beginning(message_keys([one]), message_keys([other])) == 0
 
 
 def test_threads_share_one_preparer() -> None:

@@ -134,20 +134,25 @@ def _received_again(messages: Iterable[Message]) -> list[Message]:
 def follow_ups(make: Callable[[], PromptPreparer], chats: Chats, repeats: int) -> Mapping[int, Figures]:
     """Both history lengths in turn, with the same new messages and a preparer each.
 
-    So load and text weigh on both alike.
+    Load, text and what the processor's caches hold weigh on both alike: both chats are prepared first, then
+    both are followed up, each length first in every other repeat.
     """
     preparers = {tokens: make() for tokens in HISTORIES}
     counting = make()  # of its own, so that nothing measured has been seen before
     figures = {tokens: Figures() for tokens in HISTORIES}
-    for _ in range(repeats):
+    for repeat in range(repeats):
         question = Message("user", (TextPart(chats.text()),))
         new = [chats.answer(), Message("user", (TextPart(chats.text()),))]
+        seconds: dict[int, Conversation] = {}
         for tokens, preparer in preparers.items():
             history = [*chats.history(counting, tokens), question]
-            first, second = _asked(history), _asked([*_received_again(history), *_received_again(new)])
+            first = _asked(history)
+            seconds[tokens] = _asked([*_received_again(history), *_received_again(new)])
             figures[tokens].first.append(measured(functools.partial(preparer.prepare, first)))
-            figures[tokens].follow_up.append(measured(functools.partial(preparer.prepare, second)))
-            figures[tokens].prompt_tokens = preparer.prepare(second).token_count
+        for tokens in HISTORIES if repeat % 2 else reversed(HISTORIES):
+            prepare = functools.partial(preparers[tokens].prepare, seconds[tokens])
+            figures[tokens].follow_up.append(measured(prepare))
+            figures[tokens].prompt_tokens = prepare().token_count
     return figures
 
 
