@@ -78,9 +78,11 @@ class TemplateOptions:
 class Conversation:
     """Messages in input order, the tools declared with them, and the template options.
 
-    A final assistant message is continued in place (``chat`` clauses TMPL-003 and prefill).
+    A final assistant message is continued in place (``chat`` clauses TMPL-003 and prefill) where
+    ``continues_final`` says so; otherwise a new assistant turn follows it.
     """
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
     options: TemplateOptions = TemplateOptions()
+    continues_final: bool = True

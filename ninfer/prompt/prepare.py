@@ -58,7 +58,7 @@ class PromptPreparer:
         self.accepted_efforts = tuple(effort for effort in efforts if self._renders(effort))
 
     def prepare(self, conversation: Conversation) -> PreparedPrompt:
-        """The prompt of a conversation; a final assistant message is continued in place.
+        """The prompt of a conversation; a final assistant message is continued in place if it says so.
 
         Shapes: see ``PreparedPrompt``; its arrays are read-only.
         Errors: ``RequestError``: ``invalid_prompt`` (param ``messages``) with the template's own words or for
@@ -66,7 +66,9 @@ class PromptPreparer:
         ``invalid_value`` for options and lone surrogates; ``vision_disabled`` for media.
         """
         options = resolve_options(conversation.options, self._defaults, self.accepted_efforts)
-        messages, tag = open_final_message(conversation.messages, options.thinking_refused)
+        messages, tag = conversation.messages, None
+        if conversation.continues_final:
+            messages, tag = open_final_message(messages, options.thinking_refused)
         variables = {
             **options.variables,
             "tools": [tool.definition for tool in conversation.tools] or None,

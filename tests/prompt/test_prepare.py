@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -132,6 +133,14 @@ class TestContinuation:
     def test_a_template_that_drops_the_message(self) -> None:
         with pytest.raises(RequestError, match="not rendered"):
             preparer("x").prepare(conversation([user("q"), assistant("a")], **OFF))
+
+
+def test_a_final_assistant_message_may_be_followed_by_a_new_turn() -> None:
+    """Not continued: whatever thinking is, the prompt ends where it would if the turn had more messages."""
+    asked = conversation([user("x"), assistant("so")])
+    prompt = preparer().prepare(dataclasses.replace(asked, continues_final=False))
+    assert prompt.text.endswith("so<|im_end|>\n<|im_start|>assistant\n<think>\n")
+    assert prompt.initial_channel == "reasoning"
 
 
 def test_media_need_vision() -> None:
