@@ -36,12 +36,17 @@ class Delta(msgspec.Struct, frozen=True, tag="delta"):
     """Whole text of one channel: never half a character nor part of a stop string.
 
     ``token_ids`` are the committed ids since the previous delta (they may be ahead of ``text``).
+    ``committed`` counts the answer's tokens up to the newest one, 0 where an engine does not say;
+    ``prompt_s`` runs from admission to the first of them, ``decode_s`` from there to the newest.
     """
 
     id: str
     channel: Literal["reasoning", "content"]
     text: str
     token_ids: tuple[int, ...] = ()
+    committed: int = 0
+    prompt_s: float = 0.0
+    decode_s: float = 0.0
 
 
 class Usage(msgspec.Struct, frozen=True):

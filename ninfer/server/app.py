@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 from sanic import Sanic
 from sanic.request import Request
 from sanic.response import BaseHTTPResponse
 
-from ninfer.server.errors import WireErrorHandler
+from ninfer.server.envelopes import Envelopes, WireErrorHandler, request_id
 from ninfer.server.generation import Services
-from ninfer.server.routes import ROUTES, Route, doubled_routes
+from ninfer.server.routes import ENVELOPES, ROUTES, Route, doubled_routes
 from ninfer.server.transport import TransportLimits
 
 SanicApp = Sanic[Any, Any]
 
 # Sanic ends a silent request after this time; ours have their own deadlines (comments, sends, bodies).
 _NEVER_S = 30 * 24 * 3600.0
+_ENVELOPES = Envelopes(ENVELOPES)
 
 
 def build_app(services: Services) -> SanicApp:
@@ -32,13 +32,13 @@ def build_app(services: Services) -> SanicApp:
         f"ninfer-{uuid.uuid4().hex}",  # names must be unique in a process
         env_prefix="",  # none: no environment variable changes a setting
         configure_logging=False,
-        error_handler=WireErrorHandler(),
+        error_handler=WireErrorHandler(_ENVELOPES),
     )
     app.config.update(_settings(services.limits, services.max_request_bytes))
     app.ctx.services = services
     for route in (*ROUTES, *doubled_routes()):
         _register(app, route)
-    app.register_middleware(_identify(services.limits.request_id_header), "response")
+    app.register_middleware(_identify, "response")
     app.register_listener(_end_requests, "before_server_stop")
     app.register_listener(_release, "after_server_stop")
     return app
@@ -71,11 +71,8 @@ def _register(app: SanicApp, route: Route) -> None:
     )
 
 
-def _identify(header: str) -> Callable[[Request, BaseHTTPResponse], None]:
-    def add_request_id(request: Request, response: BaseHTTPResponse) -> None:
-        response.headers.setdefault(header, f"req_{uuid.uuid4().hex}")
-
-    return add_request_id
+def _identify(request: Request, response: BaseHTTPResponse) -> None:
+    response.headers.setdefault(_ENVELOPES.of(request.path).request_id_header, request_id(request))
 
 
 async def _end_requests(app: SanicApp) -> None:

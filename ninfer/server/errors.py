@@ -1,7 +1,7 @@
-"""The only place that turns errors into wire shapes: status, OpenAI envelope, headers.
+"""What a client is told about an error: code, message, parameter, status.
 
-Owns the rendering; statuses and types stand in ``spec/http/errors.yaml``. Text of unforeseen exceptions is
-logged, never sent.
+Owns the translation of exceptions; statuses and types stand in ``spec/http/errors.yaml``, how a protocol
+writes them in ``envelopes.py``. Text of unforeseen exceptions is logged, never sent.
 """
 
 from __future__ import annotations
@@ -11,11 +11,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import msgspec
-from sanic import HTTPResponse
 from sanic import exceptions as sanic_errors
-from sanic.handlers import ErrorHandler
-from sanic.request import Request
 
 from ninfer.engine.events import Failed
 from ninfer.errors import EngineError, RequestError
@@ -37,22 +33,6 @@ class WireError:
     def status(self) -> int:
         return error_row(self.code).status
 
-    def body(self) -> bytes:
-        """The OpenAI envelope."""
-        error = {
-            "message": self.message,
-            "type": error_row(self.code).type,
-            "param": self.param,
-            "code": self.code,
-        }
-        return msgspec.json.encode({"error": error})
-
-    def response(self) -> HTTPResponse:
-        headers = dict(self.headers)
-        if (seconds := error_row(self.code).retry_after_s) is not None:
-            headers["retry-after"] = str(seconds)
-        return HTTPResponse(self.body(), status=self.status, headers=headers, content_type="application/json")
-
 
 def wire_error(error: BaseException) -> WireError:
     """What a client is told about ``error``; an unforeseen one is logged and told as ``internal_error``."""
@@ -73,13 +53,6 @@ def failure(event: Failed) -> RequestError | EngineError:
     if error_row(event.code).status < 500:
         return RequestError(event.code, event.message, event.param)
     return EngineError(event.code, event.message)
-
-
-class WireErrorHandler(ErrorHandler):
-    """Sanic's hook for every error before, in and after a handler."""
-
-    def default(self, request: Request, exception: Exception) -> HTTPResponse:
-        return wire_error(exception).response()
 
 
 def _of_sanic(error: sanic_errors.SanicException) -> WireError:

@@ -1,7 +1,8 @@
 """The bridge from an engine's thread to one request's coroutine.
 
-Owns the buffer between them. It is bounded by the request itself: progress reports replace one another and
-adjacent deltas are taken as one, so a slow reader never holds more than the answer it asked for.
+Owns the buffer between them. It is bounded by the request itself: progress reports replace one another, and
+a reader that has fallen behind gets adjacent deltas as one, so it never holds more than the answer it asked
+for.
 """
 
 from __future__ import annotations
@@ -9,14 +10,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Iterable, Iterator
 
 from ninfer.engine.events import Delta, Failed, Finished, Progress, RequestEvent
+
+# So many waiting events are handed over as they are; of more, adjacent deltas are joined.
+_BEHIND = 64
 
 
 class EventStream:
     """One request's events; ``put`` is an ``EventSink``, ``take`` is awaited by one coroutine.
 
-    ``ended`` tells that the engine has nothing more to say, whether or not it was taken yet.
+    ``ended`` tells that the engine has nothing more to say, ``exhausted`` that all of it was taken.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -26,6 +31,10 @@ class EventStream:
         self._events: deque[RequestEvent] = deque()
         self._announced = False
         self.ended = False
+
+    @property
+    def exhausted(self) -> bool:
+        return self.ended and not self._events
 
     def put(self, event: RequestEvent) -> None:
         """From any thread."""
@@ -42,40 +51,53 @@ class EventStream:
             except RuntimeError:  # the loop has closed: the process is leaving, nobody waits any more
                 return
 
-    async def take(self, timeout_s: float | None = None) -> RequestEvent | None:
-        """The next event; None when ``timeout_s`` passes without one."""
+    async def take(self, timeout_s: float | None = None) -> list[RequestEvent]:
+        """The events that are there, at least one; none when ``timeout_s`` passes without one.
+
+        A ``Failed`` comes by itself: what was published before it is not lost with it.
+        """
         try:
             async with asyncio.timeout(timeout_s):
-                while (event := self._take_now()) is None:
+                while not (events := self._take_now()):
                     await self._arrived.wait()
         except TimeoutError:
-            return None
-        return event
+            return []
+        return events
 
-    def _take_now(self) -> RequestEvent | None:
+    def _take_now(self) -> list[RequestEvent]:
         with self._lock:
-            event = self._take_merged() if self._events else None
-            if not self._events:
-                self._arrived.clear()
-                self._announced = False
-        return event
+            events = list(self._events)
+            self._events.clear()
+            if len(events) > 1 and isinstance(events[-1], Failed):
+                self._events.append(events.pop())
+            self._arrived.clear()
+            self._announced = False
+        return events if len(events) <= _BEHIND else list(_joined(events))
 
-    def _take_merged(self) -> RequestEvent:
-        event = self._events.popleft()
-        if not isinstance(event, Delta):
-            return event
-        run = [event]
-        while (
-            self._events and isinstance(self._events[0], Delta) and self._events[0].channel == event.channel
-        ):
-            following = self._events.popleft()
-            assert isinstance(following, Delta)
-            run.append(following)
-        if len(run) == 1:
-            return event
-        return Delta(
-            event.id,
-            event.channel,
-            "".join(delta.text for delta in run),
-            tuple(token for delta in run for token in delta.token_ids),
-        )
+
+def _joined(events: Iterable[RequestEvent]) -> Iterator[RequestEvent]:
+    """Neighbouring deltas of one channel as one."""
+    run: list[Delta] = []
+    for event in events:
+        if run and not (isinstance(event, Delta) and event.channel == run[0].channel):
+            yield _one(run)
+            run = []
+        if isinstance(event, Delta):
+            run.append(event)
+        else:
+            yield event
+    if run:
+        yield _one(run)
+
+
+def _one(run: list[Delta]) -> Delta:
+    last = run[-1]
+    return Delta(
+        last.id,
+        last.channel,
+        "".join(delta.text for delta in run),
+        tuple(token for delta in run for token in delta.token_ids),
+        last.committed,
+        last.prompt_s,
+        last.decode_s,
+    )

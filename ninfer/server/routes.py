@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from sanic.request import Request
 
 from ninfer import spec
 from ninfer.server.chat.handler import chat_completions
+from ninfer.server.envelopes import Envelope
 from ninfer.server.health import health
 from ninfer.server.models import get_model, list_models
 
@@ -45,6 +46,9 @@ ROUTES = (
     Route("GET", "/v1/models/{model_id}", get_model),
     Route("POST", "/v1/chat/completions", chat_completions, reads_body=True),
 )
+
+# Routes whose errors are not written in OpenAI's way, by the beginning of their path.
+ENVELOPES: Mapping[str, Envelope] = {}
 
 
 def doubled_routes() -> Iterator[Route]:

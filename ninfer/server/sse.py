@@ -15,24 +15,35 @@ _HEADERS = {
 }
 
 
+def unnamed(payload: bytes) -> bytes:
+    """One event without a name; ``payload`` is one line."""
+    return b"data: " + payload + b"\n\n"
+
+
+def named(event: str, payload: bytes) -> bytes:
+    """One event with a name; ``payload`` is one line."""
+    return f"event: {event}\n".encode() + b"data: " + payload + b"\n\n"
+
+
 class SseWriter:
     """The answer to ``request`` as a stream; the status line goes out with the first event or comment."""
 
     def __init__(self, request: Request, limits: TransportLimits) -> None:
         self._request = request
         self._limits = limits
+        self.opened = False
 
-    async def open(self) -> None:
-        """Decide for a 200 stream; after this no status can be sent."""
-        self._response = await self._request.respond(content_type="text/event-stream", headers=_HEADERS)
-
-    async def data(self, payload: bytes) -> None:
-        """One unnamed event; ``payload`` is one line."""
-        await self._send(b"data: " + payload + b"\n\n")
+    async def send(self, frames: bytes) -> None:
+        """Whole events; the first ones decide for a 200, after which no status can be sent."""
+        if not self.opened:
+            self.opened = True
+            self._response = await self._request.respond(content_type="text/event-stream", headers=_HEADERS)
+        async with sending(self._request, self._limits):
+            await self._response.send(frames)
 
     async def comment(self) -> None:
         """The comment that keeps a silent stream alive."""
-        await self._send(f": {self._limits.stream_comment}\n\n".encode())
+        await self.send(f": {self._limits.stream_comment}\n\n".encode())
 
     async def close(self, *, keep_connection: bool = True) -> None:
         """End the stream and wait until its reader has taken it."""
@@ -41,7 +52,3 @@ class SseWriter:
         async with sending(self._request, self._limits):
             await self._response.eof()
             await taken(self._request)
-
-    async def _send(self, data: bytes) -> None:
-        async with sending(self._request, self._limits):
-            await self._response.send(data)

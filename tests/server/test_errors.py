@@ -13,6 +13,7 @@ import ninfer
 from ninfer import spec
 from ninfer.engine.events import Failed
 from ninfer.errors import EngineError, RequestError, SpecError
+from ninfer.server.envelopes import OPENAI, error_response
 from ninfer.server.errors import WireError, failure, wire_error
 from ninfer.spec.errors import error_row, error_table
 
@@ -20,7 +21,7 @@ from ninfer.spec.errors import error_row, error_table
 @pytest.mark.parametrize("code", error_table())
 def test_every_code_has_its_envelope(code: str) -> None:
     row = error_row(code)
-    response = WireError(code, "m", "p").response()
+    response = error_response(OPENAI, WireError(code, "m", "p"), "r")
     assert response.status == row.status
     body = json.loads(response.body or b"")
     assert list(body) == ["error"]
@@ -31,7 +32,7 @@ def test_every_code_has_its_envelope(code: str) -> None:
 
 def test_an_unknown_code_is_a_mistake_of_ours() -> None:
     with pytest.raises(SpecError):
-        WireError("made_up", "m").body()
+        OPENAI.body(WireError("made_up", "m"))
 
 
 def test_the_table_says_which_codes_the_source_raises() -> None:
@@ -47,7 +48,7 @@ def test_unforeseen_errors_are_logged_not_told(caplog: pytest.LogCaptureFixture)
     caplog.set_level(logging.ERROR)
     error = wire_error(KeyError("secret"))
     assert (error.status, error.code) == (500, "internal_error")
-    assert "secret" not in error.body().decode()
+    assert "secret" not in OPENAI.body(error).decode()
     assert "KeyError" in caplog.text
 
 
@@ -71,7 +72,7 @@ def test_the_frameworks_errors_have_codes_of_ours(error: sanic_errors.SanicExcep
 
 def test_405_keeps_its_allow_header() -> None:
     error = sanic_errors.MethodNotAllowed("Method PUT not allowed", "PUT", ["GET"])
-    assert wire_error(error).response().headers["allow"] == "GET"
+    assert error_response(OPENAI, wire_error(error), "r").headers["allow"] == "GET"
 
 
 def test_failed_events_become_client_or_server_errors() -> None:

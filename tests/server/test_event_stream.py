@@ -8,67 +8,88 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ninfer.engine.events import Delta, Finished, Progress, RequestEvent, Started, Usage
+from ninfer.engine.events import Delta, Failed, Finished, Progress, RequestEvent, Started, Usage
 from ninfer.server.event_stream import EventStream
 
 END = Finished("r", "stop", Usage(1, 0, 1, 0, 0.0, 0.0, 0.0))
 
 
 async def drained(stream: EventStream) -> list[RequestEvent]:
-    taken = []
+    taken: list[RequestEvent] = []
     while not taken or not isinstance(taken[-1], Finished):
-        event = await stream.take(10)
-        assert event is not None
-        taken.append(event)
+        events = await stream.take(10)
+        assert events
+        taken += events
     return taken
 
 
-def test_adjacent_deltas_of_a_channel_are_one_for_a_slow_reader() -> None:
-    async def scenario() -> list[RequestEvent]:
+def scenario(*events: RequestEvent) -> list[RequestEvent]:
+    async def run() -> list[RequestEvent]:
         stream = EventStream(asyncio.get_running_loop())
-        deltas = [
-            Delta("r", "reasoning", "a", (1,)),
-            Delta("r", "reasoning", "b", (2, 3)),
-            Delta("r", "content", "c", (4,)),
-        ]
-        for event in (Started("r", 1, 0, 0.0), *deltas, END):
+        for event in events:
             stream.put(event)
         return await drained(stream)
 
-    assert asyncio.run(scenario()) == [
+    return asyncio.run(run())
+
+
+def test_a_reader_that_keeps_up_gets_events_as_they_are() -> None:
+    events = [
         Started("r", 1, 0, 0.0),
-        Delta("r", "reasoning", "ab", (1, 2, 3)),
-        Delta("r", "content", "c", (4,)),
+        Delta("r", "content", "a", (1,)),
+        Delta("r", "content", "b", (2,)),
+        END,
+    ]
+    assert scenario(*events) == events
+
+
+def test_adjacent_deltas_of_a_channel_are_one_for_a_slow_reader() -> None:
+    reasoning = [Delta("r", "reasoning", "a", (n,), n + 1, 0.5, n / 10) for n in range(200)]
+    content = Delta("r", "content", "c", (4,), 201, 0.5, 21.0)
+    assert scenario(Started("r", 1, 0, 0.0), *reasoning, content, END) == [
+        Started("r", 1, 0, 0.0),
+        Delta("r", "reasoning", "a" * 200, tuple(range(200)), 200, 0.5, 19.9),
+        content,
         END,
     ]
 
 
 def test_a_newer_progress_replaces_an_older_one() -> None:
-    async def scenario() -> list[RequestEvent]:
+    progress = [Progress("r", 3, 0, processed, 0.0) for processed in (1, 2, 3)]
+    assert scenario(*progress, END) == [progress[-1], END]
+
+
+def test_a_failure_comes_alone_and_loses_nothing_before_it() -> None:
+    async def run() -> None:
         stream = EventStream(asyncio.get_running_loop())
-        for processed in (1, 2, 3):
-            stream.put(Progress("r", 3, 0, processed, 0.0))
-        stream.put(END)
-        return await drained(stream)
+        delta, failed = Delta("r", "content", "a"), Failed("r", "internal_error", "m")
+        stream.put(delta)
+        stream.put(failed)
+        assert await stream.take(10) == [delta]
+        assert not stream.exhausted
+        assert await stream.take(10) == [failed]
+        assert stream.exhausted
 
-    assert asyncio.run(scenario()) == [Progress("r", 3, 0, 3, 0.0), END]
+    asyncio.run(run())
 
 
-def test_silence_is_none_and_loses_nothing() -> None:
-    async def scenario() -> list[RequestEvent | None]:
+def test_silence_is_empty_and_loses_nothing() -> None:
+    async def run() -> None:
         stream = EventStream(asyncio.get_running_loop())
-        silent = await stream.take(0.01)
+        assert await stream.take(0.01) == []
         assert not stream.ended
         stream.put(END)
         assert stream.ended
-        return [silent, await stream.take(10)]
+        assert not stream.exhausted
+        assert await stream.take(10) == [END]
+        assert stream.exhausted
 
-    assert asyncio.run(scenario()) == [None, END]
+    asyncio.run(run())
 
 
 @given(st.lists(st.tuples(st.sampled_from(["reasoning", "content"]), st.text(max_size=3)), max_size=40))
 def test_text_survives_any_interleaving_of_threads(pieces: list[tuple[str, str]]) -> None:
-    async def scenario() -> list[RequestEvent]:
+    async def run() -> list[RequestEvent]:
         stream = EventStream(asyncio.get_running_loop())
 
         def produce() -> None:
@@ -82,7 +103,7 @@ def test_text_survives_any_interleaving_of_threads(pieces: list[tuple[str, str]]
         thread.join()
         return taken
 
-    taken = [event for event in asyncio.run(scenario()) if isinstance(event, Delta)]
+    taken = [event for event in asyncio.run(run()) if isinstance(event, Delta)]
     for channel in ("reasoning", "content"):
         wanted = "".join(text for name, text in pieces if name == channel)
         assert "".join(event.text for event in taken if event.channel == channel) == wanted

@@ -14,6 +14,7 @@ from ninfer import spec
 from ninfer.errors import RequestError
 from ninfer.prompt.conversation import Conversation
 from ninfer.sampling.parameters import SamplingOverrides, sampling_range
+from ninfer.server.answer.exchange import Ask
 from ninfer.server.chat.messages import read_messages
 from ninfer.server.chat.refusals import refuse_unsupported
 from ninfer.server.chat.template import read_template_options
@@ -28,8 +29,7 @@ class ChatRequest:
     """What a chat body asks for; ``include_usage`` matters in a stream only."""
 
     model: str
-    conversation: Conversation
-    fields: GenerationFields
+    ask: Ask
     stream: bool
     include_usage: bool
 
@@ -44,12 +44,14 @@ def read_chat_request(values: Mapping[str, Any]) -> ChatRequest:
     _check_response_format(body)
     return ChatRequest(
         model=model,
-        conversation=Conversation(read_messages(body), options=read_template_options(body)),
-        fields=GenerationFields(
-            sampling=SamplingOverrides(**{name: _sampler_value(body, name) for name in _SAMPLER}),
-            seed=_sampler_value(body, "seed"),
-            max_tokens=_max_tokens(body),
-            stops=_stops(body),
+        ask=Ask(
+            Conversation(read_messages(body), options=read_template_options(body)),
+            GenerationFields(
+                sampling=SamplingOverrides(**{name: _sampler_value(body, name) for name in _SAMPLER}),
+                seed=_sampler_value(body, "seed"),
+                max_tokens=_max_tokens(body),
+                stops=_stops(body),
+            ),
         ),
         stream=stream,
         include_usage=bool(options and options.boolean("include_usage")),

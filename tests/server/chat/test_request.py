@@ -41,9 +41,9 @@ def outcome(**members: Any) -> RequestError | None:
 def test_a_minimal_body() -> None:
     request = read()
     assert (request.model, request.stream, request.include_usage) == ("m", False, False)
-    assert request.conversation.messages == (Message("user", (TextPart("hi"),)),)
-    assert request.fields.max_tokens is None
-    assert request.fields.sampling == SamplingOverrides()
+    assert request.ask.conversation.messages == (Message("user", (TextPart("hi"),)),)
+    assert request.ask.fields.max_tokens is None
+    assert request.ask.fields.sampling == SamplingOverrides()
 
 
 def test_null_is_absent() -> None:
@@ -75,8 +75,8 @@ def test_sampling_fields_arrive() -> None:
         "frequency_penalty": 2,
     }
     request = read(**values, seed=-3)
-    assert request.fields.sampling == SamplingOverrides(**values)
-    assert request.fields.seed == -3
+    assert request.ask.fields.sampling == SamplingOverrides(**values)
+    assert request.ask.fields.seed == -3
 
 
 @pytest.mark.parametrize(
@@ -96,9 +96,9 @@ def test_sampling_ranges_are_those_of_the_spec(name: str) -> None:
 
 
 def test_the_newer_limit_wins() -> None:
-    assert read(max_tokens=5).fields.max_tokens == 5
-    assert read(max_completion_tokens=7).fields.max_tokens == 7
-    assert read(max_completion_tokens=0, max_tokens=5).fields.max_tokens == 0
+    assert read(max_tokens=5).ask.fields.max_tokens == 5
+    assert read(max_completion_tokens=7).ask.fields.max_tokens == 7
+    assert read(max_completion_tokens=0, max_tokens=5).ask.fields.max_tokens == 0
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
@@ -122,7 +122,7 @@ def test_limits_are_nonnegative_integers(name: str, value: object, code: str) ->
     ("value", "stops"), [("a", ("a",)), (["a", "b", "c", "d"], ("a", "b", "c", "d")), ([], ())]
 )
 def test_stops(value: object, stops: tuple[str, ...]) -> None:
-    assert read(stop=value).fields.stops == stops
+    assert read(stop=value).ask.fields.stops == stops
 
 
 @pytest.mark.parametrize("value", ["", [""], ["a", ""], ["a", 1], ["a"] * 5, ["x"] * 10_000, 5, {}])
@@ -235,7 +235,7 @@ def test_history_forms() -> None:
             {"role": "user", "content": ""},
         ]
     )
-    assert request.conversation.messages == (
+    assert request.ask.conversation.messages == (
         Message("system", (TextPart("s"),)),
         Message("developer", (TextPart("d"),)),
         Message("assistant"),
@@ -249,7 +249,7 @@ def test_history_forms() -> None:
 def test_reasoning_and_its_alias() -> None:
     for member in ("reasoning_content", "reasoning"):
         history = [{"role": "assistant", "content": "x", member: "why"}, USER]
-        assert read(messages=history).conversation.messages[0].reasoning == "why"
+        assert read(messages=history).ask.conversation.messages[0].reasoning == "why"
     error = refused(
         messages=[{"role": "assistant", "content": "x", "reasoning": "a", "reasoning_content": "b"}]
     )
@@ -260,7 +260,7 @@ def test_template_options_are_handed_on() -> None:
     kwargs = {"enable_thinking": False, "own": None}
     options = read(
         preserve_thinking=True, reasoning_effort="low", chat_template_kwargs=kwargs
-    ).conversation.options
+    ).ask.conversation.options
     assert (options.enable_thinking, options.preserve_thinking, options.reasoning_effort) == (
         None,
         True,
@@ -271,7 +271,7 @@ def test_template_options_are_handed_on() -> None:
 
 @pytest.mark.parametrize("value", ["default", "auto"])
 def test_effort_aliases_are_the_servers_own_level(value: str) -> None:
-    assert read(reasoning_effort=value).conversation.options.reasoning_effort is None
+    assert read(reasoning_effort=value).ask.conversation.options.reasoning_effort is None
 
 
 def test_the_tables_cover_the_spec() -> None:

@@ -1,0 +1,149 @@
+"""One request's way through the server, for every protocol: slot, body, preparation, generation, pieces.
+
+Owns the order of these steps and what is held meanwhile. An adapter gives ``read``, which makes its own
+request of a body's members; everything an engine needs of it is its ``ask``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from sanic.request import Request
+
+from ninfer.engine.requests import GenerationRequest
+from ninfer.prompt.conversation import Conversation, Tool
+from ninfer.prompt.prepared import PreparedPrompt
+from ninfer.server.answer.parsing import NoTools, ToolParser
+from ninfer.server.answer.pieces import Piece
+from ninfer.server.answer.reader import AnswerReader
+from ninfer.server.event_stream import EventStream
+from ninfer.server.generation import Services
+from ninfer.server.json_body import parse_object
+from ninfer.server.outstanding import Outstanding
+from ninfer.server.resolution import GenerationFields, resolve
+from ninfer.server.transport import read_body
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a request of any protocol asks of the model.
+
+    ``callable_tools`` are those whose calls are read out of the answer; empty: markup is text.
+    """
+
+    conversation: Conversation
+    fields: GenerationFields
+    callable_tools: tuple[Tool, ...] = ()
+
+
+class Asking(Protocol):
+    """An adapter's own request."""
+
+    @property
+    def ask(self) -> Ask: ...
+
+
+R = TypeVar("R", bound=Asking)
+T = TypeVar("T")
+Reader = Callable[[Mapping[str, Any]], R]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared(Generic[R]):
+    """A request ready for the engine, under the id that its answer carries."""
+
+    id: str
+    request: R
+    prompt: PreparedPrompt
+    generation: GenerationRequest
+    context_bound: bool
+
+
+class Exchange(Generic[R]):
+    """A running generation: the request as read, and the pieces of its answer as they come."""
+
+    def __init__(self, services: Services, prepared: Prepared[R], events: EventStream) -> None:
+        self.services = services
+        self.prepared = prepared
+        self._events = events
+        self._reader = AnswerReader(tool_parser(prepared.request.ask), context_bound=prepared.context_bound)
+
+    @property
+    def request(self) -> R:
+        return self.prepared.request
+
+    async def take(self, timeout_s: float | None = None) -> list[Piece]:
+        """The pieces that are there, at least one event's; empty after ``timeout_s`` without one.
+
+        Errors: ``RequestError`` or ``EngineError`` when the generation fails.
+        """
+        return [piece for event in await self._events.take(timeout_s) for piece in self._reader.feed(event)]
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last piece was taken."""
+        return self._events.exhausted
+
+
+def tool_parser(ask: Ask) -> ToolParser:
+    """The reader of tool markup for one request."""
+    return NoTools()
+
+
+@asynccontextmanager
+async def exchanging(
+    request: Request, read: Reader[R], new_id: Callable[[], str]
+) -> AsyncIterator[Exchange[R]]:
+    """Take a request's body to a running generation; its slot is taken until the block ends.
+
+    ``read`` and preparation run in a worker thread. Errors: ``RequestError``, ``EngineError``.
+    """
+    services: Services = request.app.ctx.services
+    work = functools.partial(prepare, services, read, new_id)
+    async with (
+        preparing(request, services.outstanding, work) as prepared,
+        services.generating(prepared.generation) as events,
+    ):
+        yield Exchange(services, prepared, events)
+
+
+@asynccontextmanager
+async def preparing(
+    request: Request, capacity: Outstanding, work: Callable[[Mapping[str, Any]], T]
+) -> AsyncIterator[T]:
+    """Read a body and run ``work`` on its members in a worker thread, in a slot of ``capacity``.
+
+    Token counts use it with their own capacity. Errors: ``RequestError`` of body, JSON and ``work``.
+    """
+    services: Services = request.app.ctx.services
+    slot = capacity.take()
+    try:
+        body = await read_body(request, services.max_request_bytes, services.limits)
+        yield await services.in_thread(slot, lambda: work(parse_object(body)))
+    finally:
+        slot.release()
+
+
+def prepare(
+    services: Services, read: Reader[R], new_id: Callable[[], str], members: Mapping[str, Any]
+) -> Prepared[R]:
+    """Everything between a body's members and the engine. Errors: ``RequestError``."""
+    asked = read(members)
+    prompt = services.model.preparer.prepare(asked.ask.conversation)
+    answer_id = new_id()
+    fields = asked.ask.fields
+    generation = resolve(services.model, services.defaults, answer_id, prompt, fields)
+    wanted = services.defaults.max_tokens if fields.max_tokens is None else fields.max_tokens
+    return Prepared(answer_id, asked, prompt, generation, context_bound=generation.max_tokens < wanted)
+
+
+async def collected(exchange: Exchange[R]) -> list[Piece]:
+    """Every piece of the answer. Errors: as ``Exchange.take``."""
+    pieces: list[Piece] = []
+    while not exchange.ended:
+        pieces += await exchange.take()
+    return pieces
