@@ -53,8 +53,8 @@ class RecordingProgram:
             self._watch_prefill(self.config.moe.experts_per_token)
 
     @property
-    def last_round(self) -> tuple[float, float]:
-        return self.program.last_round
+    def last_unit(self) -> tuple[float, float]:
+        return self.program.last_unit
 
     def open_lane(self, ceiling: int) -> Lane:
         lane = self.program.open_lane(ceiling)

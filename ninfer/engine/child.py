@@ -75,7 +75,7 @@ class Child:
     def _serve(self, settings: EngineSettings, commands: _Commands) -> None:
         worker, load_s = self._load(settings)
         commands.attach(worker)
-        self._sender.send(Ready(settings.engine, load_s))
+        self._sender.send(Ready(settings.engine, load_s, worker.resources))
         try:
             worker.run()
         except DeviceLost as error:

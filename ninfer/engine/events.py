@@ -10,6 +10,9 @@ from typing import Literal
 
 import msgspec
 
+from ninfer.engine.request_work import RequestWork, SchedulingTransition
+from ninfer.engine.statistics import EngineResources, EngineStatistics
+
 FinishReason = Literal["stop", "length", "cancelled"]
 
 
@@ -62,12 +65,18 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
-    """The request's only good end. ``stop_string`` names the matched stop, if one ended it."""
+    """The request's only good end. ``stop_string`` names the matched stop, if one ended it.
+
+    ``stop_token_id`` is the committed, unpublished id that ended it. ``work`` is None where none was done or
+    counted.
+    """
 
     id: str
     reason: FinishReason
     usage: Usage
     stop_string: str | None = None
+    stop_token_id: int | None = None
+    work: RequestWork | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -84,6 +93,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
     engine: str
     load_s: float
+    resources: EngineResources = EngineResources()
 
 
 class LoadProgress(msgspec.Struct, frozen=True, tag="load_progress"):
@@ -112,6 +122,6 @@ class Fatal(msgspec.Struct, frozen=True, tag="fatal"):
     message: str
 
 
-RequestEvent = Started | Progress | Delta | Finished | Failed
-EngineRecord = Ready | LoadProgress | LogRecord | StartFailed | Fatal
+RequestEvent = Started | Progress | Delta | Finished | Failed | SchedulingTransition
+EngineRecord = Ready | LoadProgress | LogRecord | StartFailed | Fatal | EngineStatistics
 EngineEvent = RequestEvent | EngineRecord

@@ -33,6 +33,7 @@ from ninfer.engine.interface import EventSink
 from ninfer.engine.outlet import Outlet
 from ninfer.engine.requests import CancelRequest, Command, GenerationRequest, Shutdown
 from ninfer.engine.settings import EngineSettings
+from ninfer.engine.statistics import EngineResources, EngineStatistics
 from ninfer.errors import EngineError
 
 _log = logging.getLogger("ninfer.engine")
@@ -62,6 +63,7 @@ class EngineProcess:
         self._outlet = Outlet()
         self._started = threading.Event()
         self._ready: Ready | None = None
+        self._statistics = EngineStatistics()
         self._start_error = "the engine process ended while it was starting"
         self._commands: queue.SimpleQueue[Command | EngineSettings | None] = queue.SimpleQueue()
         self._socket, self._process = _spawn()
@@ -80,6 +82,14 @@ class EngineProcess:
     @property
     def available(self) -> bool:
         return self._ready is not None and not self._outlet.ended
+
+    @property
+    def statistics(self) -> EngineStatistics:
+        return self._statistics
+
+    @property
+    def resources(self) -> EngineResources:
+        return EngineResources() if self._ready is None else self._ready.resources
 
     def wait_ready(self, timeout: float | None = None) -> Ready:
         """Block until the engine has loaded. Errors: ``EngineError`` with the reason it could not."""
@@ -137,6 +147,8 @@ class EngineProcess:
     def _receive(self, event: EngineEvent) -> None:
         if isinstance(event, RequestEvent):
             self._outlet.deliver(event)
+        elif isinstance(event, EngineStatistics):
+            self._statistics = event
         elif isinstance(event, Ready):
             self._ready = event
             self._started.set()

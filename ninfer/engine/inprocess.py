@@ -13,6 +13,7 @@ from ninfer.engine.events import EngineEvent, LogRecord, RequestEvent
 from ninfer.engine.interface import EventSink, SerialEngine
 from ninfer.engine.outlet import Outlet
 from ninfer.engine.requests import GenerationRequest
+from ninfer.engine.statistics import EngineResources, EngineStatistics
 from ninfer.engine.worker import SerialWorker
 
 _log = logging.getLogger("ninfer.engine")
@@ -20,6 +21,8 @@ _log = logging.getLogger("ninfer.engine")
 
 class InProcessHost:
     """An ``EngineHost`` over ``engine`` in this process."""
+
+    _statistics = EngineStatistics()
 
     def __init__(self, engine: SerialEngine) -> None:
         self._outlet = Outlet()
@@ -30,6 +33,14 @@ class InProcessHost:
     @property
     def available(self) -> bool:
         return not self._outlet.ended
+
+    @property
+    def statistics(self) -> EngineStatistics:
+        return self._statistics
+
+    @property
+    def resources(self) -> EngineResources:
+        return self._worker.resources
 
     def submit(self, request: GenerationRequest, sink: EventSink) -> None:
         if self._outlet.register(request.id, sink):
@@ -53,6 +64,9 @@ class InProcessHost:
     def _publish(self, event: EngineEvent) -> None:
         if isinstance(event, LogRecord):
             _log.log(logging.getLevelNamesMapping()[event.level.upper()], event.message)
+            return
+        if isinstance(event, EngineStatistics):
+            self._statistics = event
             return
         assert isinstance(event, RequestEvent), f"a worker never publishes {type(event).__name__}"
         self._outlet.deliver(event)

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from ninfer.engine.events import RequestEvent
 from ninfer.engine.requests import GenerationRequest
+from ninfer.engine.statistics import EngineResources, EngineStatistics
 
 EventSink = Callable[[RequestEvent], None]
 
@@ -26,6 +27,16 @@ class EngineHost(Protocol):
     @property
     def available(self) -> bool:
         """Whether work can be accepted (``GET /health``)."""
+        ...
+
+    @property
+    def statistics(self) -> EngineStatistics:
+        """The engine's latest snapshot, which includes every request whose end a sink has got."""
+        ...
+
+    @property
+    def resources(self) -> EngineResources:
+        """What the engine holds; known once it has loaded."""
         ...
 
     def submit(self, request: GenerationRequest, sink: EventSink) -> None:
@@ -48,6 +59,9 @@ class Worker(Protocol):
     ``stop``; an exception it raises ends the engine.
     """
 
+    @property
+    def resources(self) -> EngineResources: ...
+
     def submit(self, request: GenerationRequest) -> None: ...
 
     def cancel(self, request_id: str) -> None: ...
@@ -66,6 +80,9 @@ class SerialEngine(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def resources(self) -> EngineResources: ...
 
     def generate(
         self, request: GenerationRequest, cancelled: Callable[[], bool], queue_s: float

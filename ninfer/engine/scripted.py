@@ -18,6 +18,7 @@ import msgspec
 from ninfer.engine.events import Delta, Finished, FinishReason, Progress, RequestEvent, Started, Usage
 from ninfer.engine.requests import GenerationRequest
 from ninfer.engine.settings import EngineSettings
+from ninfer.engine.statistics import EngineResources
 from ninfer.errors import ArtifactError, EngineError
 from ninfer.output import OutputSession
 from ninfer.prompt.prepared import Channel
@@ -84,6 +85,7 @@ class ScriptedEngine:
     """A ``SerialEngine`` over a script."""
 
     name = "scripted"
+    resources = EngineResources(kernels="script")
 
     def __init__(self, script: Script, clock: Callable[[], float] = time.monotonic) -> None:
         self._script = script
@@ -123,6 +125,8 @@ class _Performance:
         self._prompt_tokens = len(request.tokens) // 4
         self._stop_string: str | None = None
         self._tokens: list[bytes] = []
+        self._unpublished: list[int] = []
+        self._channel: Channel = request.initial_channel
         self._session = OutputSession(
             lambda index: self._tokens[index], request.initial_channel, request.stops
         )
@@ -135,6 +139,8 @@ class _Performance:
             reason = yield from self._generate()
         if self._stop_string is None:
             yield from self._deltas(self._session.finish())
+        if self._unpublished:
+            yield from self._deltas([(self._channel, "")])
         yield Finished(request.id, reason, self._usage(), self._stop_string)
 
     def _generate(self) -> Generator[RequestEvent, None, FinishReason]:
@@ -166,14 +172,18 @@ class _Performance:
     def _push(self, token: bytes) -> Iterator[Delta]:
         if not self._tokens:
             self._first_token_s = self._elapsed()
+        self._unpublished.append(len(self._tokens))
         self._tokens.append(token)
         step = self._session.push([len(self._tokens) - 1])
         self._stop_string = step.stop_string
         return self._deltas(step.deltas)
 
     def _deltas(self, pieces: Sequence[tuple[Channel, str]]) -> Iterator[Delta]:
+        """A token's id is its place in the answer."""
         for channel, text in pieces:
-            yield Delta(self._request.id, channel, text)
+            self._channel = channel
+            ids, self._unpublished = tuple(self._unpublished), []
+            yield Delta(self._request.id, channel, text, ids)
 
     def _progress(self, processed: int) -> Progress:
         return Progress(

@@ -42,6 +42,7 @@ class Turn:
         self._unpublished: list[int] = []
         self.committed = 0
         self.stop_string: str | None = None
+        self.stop_token: int | None = None
         self.reason: FinishReason | None = "length" if room <= 0 else None
 
     @property
@@ -58,7 +59,7 @@ class Turn:
         self.committed += 1
         self.counts[token] += 1
         if token in self._request.stop_token_ids and not self._request.ignore_stop_tokens:
-            self.reason = "stop"
+            self.stop_token, self.reason = token, "stop"
             return iter(())
         self._unpublished.append(token)
         step = self._session.push([token])

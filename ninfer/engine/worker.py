@@ -10,13 +10,16 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from ninfer.engine.events import EngineEvent, Failed, Finished, LogRecord, Usage
+from ninfer.engine.account import Account, Stage, Work
+from ninfer.engine.event_account import EventAccount
+from ninfer.engine.events import EngineEvent, Failed, Finished, LogRecord, RequestEvent, Usage
 from ninfer.engine.failures import classify, failed_event
 from ninfer.engine.interface import SerialEngine
 from ninfer.engine.requests import GenerationRequest
+from ninfer.engine.statistics import EngineResources, Occupancy, SchedulerGauges
 
 Publish = Callable[[EngineEvent], None]
 
@@ -45,6 +48,12 @@ class SerialWorker:
         self._waiting: deque[_Entry] = deque()
         self._running: _Entry | None = None
         self._stopped = False
+        self._account = Account(clock)
+        self._prefilling = False
+
+    @property
+    def resources(self) -> EngineResources:
+        return self._engine.resources
 
     def submit(self, request: GenerationRequest) -> None:
         """Append to the queue; after ``stop`` it is dropped (the outlet has ended it)."""
@@ -82,6 +91,9 @@ class SerialWorker:
     def _next(self) -> _Entry | None:
         with self._changed:
             self._running = None
+            if not self._waiting:
+                self._report_statistics()
+                self._account.idle()
             self._changed.wait_for(lambda: self._stopped or bool(self._waiting))
             if self._stopped:
                 return None
@@ -90,21 +102,47 @@ class SerialWorker:
 
     def _serve(self, entry: _Entry) -> None:
         request = entry.request
+        self._account.enter(Stage.BOUNDARY)
         try:
             self._publish_events(entry)
         except Exception as error:
             if classify(error) == "device":
                 raise DeviceLost(str(error)) from error
             self._log_failure(error)
+            self._report_statistics(running=False)
             self._publish(failed_event(request.id, error))
 
     def _publish_events(self, entry: _Entry) -> None:
         queue_s = self._clock() - entry.submitted_at
-        for event in self._engine.generate(entry.request, entry.cancelled.is_set, queue_s):
-            self._publish(event)
+        events = iter(self._engine.generate(entry.request, entry.cancelled.is_set, queue_s))
+        counted = EventAccount(self._account, entry.submitted_at)
+        while (event := self._timed(events, counted)) is not None:
+            event = counted.count(event)
+            self._prefilling = counted.prefilling
             if isinstance(event, Finished | Failed):
+                self._report_statistics(running=False)
+                self._publish(event)
                 return
+            if self._account.due:
+                self._report_statistics()
+            self._publish(event)
         raise AssertionError("the engine ended a request without Finished or Failed")
+
+    def _timed(self, events: Iterator[RequestEvent], counted: EventAccount) -> RequestEvent | None:
+        """The next event; the engine's time for it counts as one unit."""
+        self._account.enter(Stage.SUBMIT, Work.PREFILL if counted.prefilling else Work.DECODE)
+        began = self._clock()
+        event = next(events, None)
+        self._account.launched(began, self._clock())
+        return event
+
+    def _report_statistics(self, running: bool | None = None) -> None:
+        """Publish a snapshot; ``running`` False when the current request is at its end."""
+        busy = self._running is not None if running is None else running
+        prefilling = busy and self._prefilling
+        gauges = SchedulerGauges(int(busy), int(prefilling), int(busy and not prefilling), len(self._waiting))
+        occupancy = Occupancy(state_used_slots=int(busy), state_capacity_slots=1)
+        self._publish(self._account.snapshot(gauges, occupancy))
 
     def _log_failure(self, error: Exception) -> None:
         kind = classify(error)

@@ -16,14 +16,17 @@ from functools import partial
 
 import numpy as np
 
+from ninfer.engine.account import Account, RequestAccount, Stage, Work
 from ninfer.engine.events import EngineEvent, Failed, Finished, LogRecord, Progress, Started, Usage
 from ninfer.engine.failures import FailureKind, classify, failed_event
 from ninfer.engine.requests import GenerationRequest
+from ninfer.engine.statistics import EngineResources
 from ninfer.engine.turn import Turn
 from ninfer.engine.worker import DeviceLost
 from ninfer.errors import EngineError, RequestError
 from ninfer.fast.program.program import Lane, Program, Row, Sampler, Tokens, check_drawn
 from ninfer.fast.schedule.gaps import RoundGaps
+from ninfer.fast.schedule.gauges import gauges, occupancy
 from ninfer.fast.schedule.scheduler import Phase, Scheduler, Ticket
 
 Publish = Callable[[EngineEvent], None]
@@ -39,7 +42,10 @@ class EngineEnded(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Active:
-    """One request in flight. ``token`` is committed but not yet taken in by the model."""
+    """One request in flight. ``token`` is committed but not yet taken in by the model.
+
+    ``account`` is None until it is bound.
+    """
 
     request: GenerationRequest
     tokens: Tokens
@@ -49,6 +55,7 @@ class _Active:
     ticket: Ticket
     submitted_at: float
     lane: Lane | None = None
+    account: RequestAccount | None = None
     token: int = -1
     began: float = 0.0
     first: float = 0.0
@@ -63,6 +70,7 @@ class FastWorker:
     """Implements ``Worker`` over a ``Program``.
 
     ``queue_limit_s`` is the longest a request may wait for admission; ``clock`` is monotonic, in seconds.
+    ``resources`` says what was taken at the start.
     """
 
     def __init__(
@@ -72,11 +80,14 @@ class FastWorker:
         publish: Publish,
         queue_limit_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
+        resources: EngineResources | None = None,
     ) -> None:
+        self.resources = resources or EngineResources()
         self._program, self._token_bytes = program, token_bytes
         self._publish, self._clock = publish, clock
         self._queue_limit_s = queue_limit_s
         self._scheduler = Scheduler(program.options.lanes, program.options.pages)
+        self._account = Account(clock)
         self._gaps = RoundGaps(lambda line: publish(LogRecord("debug", line)))
         self._active: dict[str, _Active] = {}
         self._changed = threading.Condition()
@@ -114,6 +125,7 @@ class FastWorker:
 
     def step(self) -> None:
         """One cycle: what was asked meanwhile, admission, one decode round, one prefill chunk."""
+        self._account.enter(Stage.BOUNDARY)
         self._intake()
         self._expire()
         for ticket in self._scheduler.admit():
@@ -127,7 +139,10 @@ class FastWorker:
             prefilling = self._active[cycle.prefill.id]
             self._unit([prefilling], partial(self._prefill, prefilling))
         if self._scheduler.idle:
-            self._program.check_integrity()
+            with self._account.maintenance():
+                self._program.check_integrity()
+        if self._scheduler.idle or self._account.due:
+            self._report_statistics()
 
     @property
     def idle(self) -> bool:
@@ -139,6 +154,7 @@ class FastWorker:
         with self._changed:
             if self._scheduler.idle:
                 self._gaps.pause()
+                self._account.idle()
                 self._changed.wait_for(lambda: self._stopped or bool(self._commands))
             return not self._stopped
 
@@ -186,7 +202,9 @@ class FastWorker:
         return _Active(request, tokens, axes, turn, sampler, Ticket(request.id, pages), submitted_at)
 
     def _bind(self, active: _Active) -> None:
+        binding_at = self._clock()
         active.lane = self._program.open_lane(active.ticket.pages * 64)
+        active.account = self._account.bound(active.submitted_at, binding_at, len(active.tokens))
         active.began = self._clock()
         queue_s = active.began - active.submitted_at
         self._publish(Started(active.request.id, len(active.tokens), 0, queue_s))
@@ -231,6 +249,7 @@ class FastWorker:
         if ours < len(members):
             return True
         self._recoveries += 1
+        self._account.failures += 1
         if self._recoveries > RECOVERIES:
             raise EngineEnded(f"{self._recoveries} units failed in a row; the last: {failures[-1][1]!r}")
         return False
@@ -252,22 +271,30 @@ class FastWorker:
         for active in members:
             if active.ticket.phase is not Phase.DONE:
                 self._release(active)
+                self._report_statistics()
                 self._publish(failed_event(active.request.id, error))
 
     def _prefill(self, active: _Active) -> None:
         """One chunk of one prompt; after the last one, the first token."""
-        lane, chunk = active.lane, self._program.options.prefill_chunk
+        lane, account, chunk = active.lane, active.account, self._program.options.prefill_chunk
         assert lane is not None
+        assert account is not None
         self._gaps.pause()
         begin = lane.frontier
         end = min(len(active.tokens), begin + chunk)
+        self._account.enter(Stage.SUBMIT, Work.PREFILL)
         row = self._program.prefill(lane, active.tokens[begin:end], active.axes[:, begin:end])
+        self._account.launched(*self._program.last_unit)
+        self._account.prefilled(account, end - begin)
         elapsed = self._clock() - active.began
         self._publish(Progress(active.request.id, len(active.tokens), 0, end, elapsed))
         if end < len(active.tokens):
             return
         if active.turn.reason is None:
-            self._settle(active, self._program.first(lane, row, active.sampler))
+            self._account.enter(Stage.SUBMIT, Work.PREFILL)
+            drawn = self._program.first(lane, row, active.sampler)
+            self._account.launched(*self._program.last_unit)
+            self._settle(active, drawn)
         else:  # no output was asked for: the prompt is processed, nothing is drawn
             active.first = active.last = self._clock()
             self._finish(active)
@@ -281,8 +308,11 @@ class FastWorker:
             assert active.lane is not None
             rows.append(Row(active.lane, active.token, active.sampler))
         failures: _Failures = []
+        self._account.enter(Stage.SUBMIT, Work.DECODE)
         tokens = self._program.round(rows)
-        self._gaps.note(*self._program.last_round)
+        seconds = self._account.launched(*self._program.last_unit)
+        self._account.decoded([active.account for active in members if active.account], seconds)
+        self._gaps.note(*self._program.last_unit)
         for active, drawn in zip(members, tokens, strict=True):
             try:
                 self._settle(active, drawn)
@@ -298,7 +328,11 @@ class FastWorker:
         if active.turn.committed == 1:
             active.first = active.last
         active.token = token
+        assert active.account is not None
+        self._account.committed(active.account)
         for delta in deltas:
+            if delta.text:
+                self._account.outputting(active.account)
             self._publish(delta)
         if active.turn.reason is not None:
             self._finish(active)
@@ -310,6 +344,7 @@ class FastWorker:
         prefilled = active.first or now
         for delta in active.turn.close():
             self._publish(delta)
+        work = None if active.account is None else self._account.settled(active.account)
         self._release(active)
         usage = Usage(
             prompt_tokens=len(active.tokens) if started else 0,
@@ -321,7 +356,16 @@ class FastWorker:
             time_to_first_token_s=prefilled - active.submitted_at if started else 0.0,
         )
         assert active.turn.reason is not None
-        self._publish(Finished(active.request.id, active.turn.reason, usage, active.turn.stop_string))
+        turn = active.turn
+        self._report_statistics()
+        self._publish(
+            Finished(active.request.id, active.turn.reason, usage, turn.stop_string, turn.stop_token, work)
+        )
+
+    def _report_statistics(self) -> None:
+        """Publish a snapshot."""
+        scheduler, program = self._scheduler, self._program
+        self._publish(self._account.snapshot(gauges(scheduler), occupancy(program, scheduler)))
 
     def _release(self, active: _Active) -> None:
         """Forget a request and free its lane."""

@@ -19,10 +19,12 @@ import torch
 from ninfer.artifact import Artifact
 from ninfer.engine.events import EngineEvent, LogRecord
 from ninfer.engine.settings import EngineSettings
+from ninfer.engine.statistics import EngineResources
 from ninfer.errors import ArtifactError, OptionError
 from ninfer.fast.engine import FastWorker
 from ninfer.fast.memory.ledger import available_bytes, ledger, page_bytes, resolve_pages
 from ninfer.fast.ops.cache import cache_directory
+from ninfer.fast.ops.control import PAGE_TOKENS
 from ninfer.fast.program.program import Program, ProgramOptions
 from ninfer.model.config import TextConfig, parse_text_config
 from ninfer.prompt import Tokenizer
@@ -61,7 +63,34 @@ def open_worker(
             program = Program(artifact, config, options, report)
             program.warm_up()
     publish(LogRecord("info", ledger(program, total)))
-    return FastWorker(program, tokenizer.token_bytes, publish, settings.queue_limit_s)
+    return FastWorker(
+        program,
+        tokenizer.token_bytes,
+        publish,
+        settings.queue_limit_s,
+        resources=resources_of(program, total),
+    )
+
+
+def resources_of(program: Program, weight_bytes: int) -> EngineResources:
+    """What ``program`` holds, for the request log."""
+    options = program.options
+    return EngineResources(
+        kernels="numba",
+        threads=options.threads,
+        activations=options.activations,
+        kv_format=options.kv_format,
+        kv_capacity_tokens=options.pages * PAGE_TOKENS,
+        kv_page_tokens=PAGE_TOKENS,
+        kv_page_bytes=page_bytes(program.config, options.kv_format),
+        kv_pages=options.pages,
+        prefill_chunk=options.prefill_chunk,
+        state_slots=program.states.slots,
+        state_image_bytes=program.states.image_bytes,
+        weight_bytes=weight_bytes,
+        workspace_bytes=program.workspace_bytes,
+        available_bytes=available_bytes(),
+    )
 
 
 def resolve_options(settings: EngineSettings, config: TextConfig, vocabulary: int) -> ProgramOptions:

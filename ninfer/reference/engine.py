@@ -18,6 +18,7 @@ from ninfer.artifact import Artifact
 from ninfer.engine.events import Finished, Progress, RequestEvent, Started, Usage
 from ninfer.engine.requests import GenerationRequest
 from ninfer.engine.settings import EngineSettings
+from ninfer.engine.statistics import EngineResources
 from ninfer.engine.turn import Turn
 from ninfer.errors import RequestError
 from ninfer.model.config import parse_text_config
@@ -50,7 +51,11 @@ def open_engine(settings: EngineSettings, listener: LoadListener | None = None) 
         torch.set_num_threads(1)
     vocabulary = min(tokenizer.vocabulary_size, config.vocab)
     return ReferenceEngine(
-        ReferenceModel(config, weights), tokenizer.token_bytes, vocabulary, settings.max_context
+        ReferenceModel(config, weights),
+        tokenizer.token_bytes,
+        vocabulary,
+        settings.max_context,
+        weight_bytes=sum(weight.numel() * weight.element_size() for weight in weights.values()),
     )
 
 
@@ -70,7 +75,11 @@ class ReferenceEngine:
         vocabulary: int,
         max_context: int,
         clock: Callable[[], float] = time.perf_counter,
+        weight_bytes: int = 0,
     ) -> None:
+        self.resources = EngineResources(
+            kernels="torch", threads=torch.get_num_threads(), kv_format="float32", weight_bytes=weight_bytes
+        )
         self._model = model
         self._token_bytes = token_bytes
         self._vocabulary = vocabulary
@@ -119,7 +128,7 @@ class ReferenceEngine:
             decode_s=last - first,
             time_to_first_token_s=queue_s + first - began,
         )
-        yield Finished(request.id, turn.reason, usage, turn.stop_string)
+        yield Finished(request.id, turn.reason, usage, turn.stop_string, turn.stop_token)
 
     def _prompt(self, request: GenerationRequest) -> tuple[Tensor, Tensor]:
         """The request's tokens [T] and positions [3, T], checked."""

@@ -52,7 +52,7 @@ def test_stops_and_channels_go_through_the_output_session() -> None:
     request = generation("r", initial_channel="reasoning", stops=("END",), max_tokens=99)
     events = played(words("why", "</think>", "\n\n", "so E", "ND more", "never"), request)
     deltas = [(event.channel, event.text) for event in events if isinstance(event, Delta)]
-    assert deltas == [("reasoning", "why"), ("content", "so ")]
+    assert deltas == [("reasoning", "why"), ("content", "so "), ("content", "")]
     end = events[-1]
     assert isinstance(end, Finished)
     assert (end.reason, end.stop_string, end.usage.completion_tokens) == ("stop", "END", 5)

@@ -43,7 +43,7 @@ class FakeProgram:
     def __init__(self, lanes: int = 2, pages: int = 64, chunk: int = 64, max_context: int = 1024) -> None:
         self.options = ProgramOptions(lanes, max_context, pages, "float32", chunk, 1, VOCABULARY)
         self.config = SimpleNamespace(vocab=1 << 20)
-        self.last_round = (0.0, 0.0)
+        self.last_unit = (0.0, 0.0)
         self.calls: list[Call] = []
         self.fault: Callable[[Call], None] = lambda call: None
         self.nan: Callable[[int], bool] = lambda number: False
@@ -96,6 +96,10 @@ class FakeProgram:
             row.lane.frontier += 1
             self._check_room(row.lane)
         return [self._draw(row.lane) for row in rows]
+
+    @property
+    def free_pages(self) -> int:
+        return len(self._free_pages)
 
     def check_integrity(self) -> None:
         assert sorted(self._free_slots) == list(range(self.options.lanes)), "a slot leaked"

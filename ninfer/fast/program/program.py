@@ -84,7 +84,7 @@ class Row:
 class Program:
     """A loaded text model with its memory. Not thread-safe: one worker owns it.
 
-    ``last_round``: when the last round was launched and ended, in seconds of one clock.
+    ``last_unit``: when the last call was launched and ended, in seconds of one clock.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Program:
             self._runner,
             options.activations,
         )
-        self.last_round = (0.0, 0.0)
+        self.last_unit = (0.0, 0.0)
         self.workspace_bytes = self._table.wiring.bytes + wiring.bytes
 
     # --- lanes -------------------------------------------------------------------------------------
@@ -168,7 +168,9 @@ class Program:
         Shapes: ``tokens`` [T] int32, ``axes`` [3, T] int32.
         """
         assert 0 < len(tokens) <= self.options.prefill_chunk
+        launched = time.monotonic()
         row = self._prefill.run(Chunk(tokens, axes, lane.frontier, lane.block_table, lane.slot))
+        self.last_unit = (launched, time.monotonic())
         # Media span fewer positions than tokens: what follows counts on from the largest one so far.
         largest = max(lane.frontier + lane.shift, int(axes.max()) + 1)
         lane.frontier += len(tokens)
@@ -179,8 +181,11 @@ class Program:
         """The token after a finished prefill whose last residual row is ``row``."""
         self._table.wiring.hidden.array[0] = row
         self._set_sampler(0, sampler, lane.frontier)
+        launched = time.monotonic()
         self._runner.run(*self._table.head, 1, 0)
-        return self._finish(1)[0]
+        drawn = self._finish(1)[0]
+        self.last_unit = (launched, time.monotonic())
+        return drawn
 
     def round(self, rows: Sequence[Row]) -> list[int]:
         """One decode round: take in each row's token, draw each row's next.
@@ -195,10 +200,10 @@ class Program:
             self._runner.rows[index] = (row.token, place, axis, axis, axis, lane.block_table.ctypes.data)
             self._runner.blocks[index] = (index, 1, self.states.address(lane.slot), 1)
             self._set_sampler(index, row.sampler, place + 1)
-        launched = time.perf_counter()
+        launched = time.monotonic()
         self._runner.run(*self._table.forward, len(rows), len(rows))
         drawn = self._finish(len(rows))
-        self.last_round = (launched, time.perf_counter())
+        self.last_unit = (launched, time.monotonic())
         for row in rows:
             row.lane.frontier += 1
         return drawn

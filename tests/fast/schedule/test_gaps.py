@@ -40,7 +40,7 @@ class TimedProgram(FakeProgram):
         if call.kind == "prefill":
             self.now += 1000.0
         if call.kind == "round":
-            self.last_round = (self.now + 9.0, self.now + 10.0)
+            self.last_unit = (self.now + 9.0, self.now + 10.0)
             self.now += 10.0
 
 
