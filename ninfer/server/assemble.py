@@ -57,11 +57,13 @@ def build_services(
     limits: TransportLimits | None = None,
 ) -> Services:
     """What the handlers share; ``limits`` are the spec's unless given (tests)."""
+    capacity = options["max_concurrency"] + options["max_pending_requests"]
     return Services(
         model=model,
         defaults=generation_defaults(options, options["default_max_tokens"]),
         host=host,
-        outstanding=Outstanding(options["max_concurrency"] + options["max_pending_requests"]),
+        outstanding=Outstanding(capacity),
+        counting=Outstanding(capacity),
         workers=ThreadPoolExecutor(_PREPARATION_THREADS, thread_name_prefix="ninfer-prepare"),
         limits=limits or transport_limits(),
         max_request_bytes=options["max_request_mib"] * 2**20,

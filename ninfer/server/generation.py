@@ -25,12 +25,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What every handler works with; one per server."""
+    """What every handler works with; one per server.
+
+    ``counting`` are the slots of token counts, which need no lane.
+    """
 
     model: ServedModel
     defaults: GenerationDefaults
     host: EngineHost
     outstanding: Outstanding
+    counting: Outstanding
     workers: ThreadPoolExecutor
     limits: TransportLimits
     max_request_bytes: int

@@ -21,12 +21,16 @@ from ninfer.server.served_model import ServedModel
 
 @dataclass(frozen=True, slots=True)
 class GenerationFields:
-    """What a request says about its generation; None leaves the server's own value."""
+    """What a request says about its generation; None leaves the server's own value.
+
+    ``thinking_budget`` caps thinking tokens.
+    """
 
     sampling: SamplingOverrides = field(default_factory=SamplingOverrides)
     seed: int | None = None
     max_tokens: int | None = None
     stops: tuple[str, ...] = ()
+    thinking_budget: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

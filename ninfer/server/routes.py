@@ -14,6 +14,8 @@ from ninfer import spec
 from ninfer.server.chat.handler import chat_completions
 from ninfer.server.envelopes import Envelope
 from ninfer.server.health import health
+from ninfer.server.messages.envelope import ANTHROPIC
+from ninfer.server.messages.handler import count_message_tokens, create_message
 from ninfer.server.models import get_model, list_models
 
 Handler = Callable[..., Coroutine[Any, Any, HTTPResponse | None]]
@@ -45,10 +47,12 @@ ROUTES = (
     Route("GET", "/v1/models", list_models),
     Route("GET", "/v1/models/{model_id}", get_model),
     Route("POST", "/v1/chat/completions", chat_completions, reads_body=True),
+    Route("POST", "/v1/messages", create_message, reads_body=True),
+    Route("POST", "/v1/messages/count_tokens", count_message_tokens, reads_body=True),
 )
 
 # Routes whose errors are not written in OpenAI's way, by the beginning of their path.
-ENVELOPES: Mapping[str, Envelope] = {}
+ENVELOPES: Mapping[str, Envelope] = {"/v1/messages": ANTHROPIC}
 
 
 def doubled_routes() -> Iterator[Route]:

@@ -2,6 +2,6 @@
 
 ``request.py`` reads a body (``blocks.py`` content, ``history.py`` turns, ``thinking.py`` thinking fields and
 signatures, ``tools.py`` declarations, ``cache_control.py`` markers), ``answers.py`` builds responses,
-``stream.py`` events, ``envelope.py`` errors, ``handler.py`` joins them to a generation. Limits, refused fields
-and blocks stand in ``spec/http/messages.yaml``.
+``stream.py`` events, ``envelope.py`` errors, ``handler.py`` joins them to a generation. Limits, refused
+fields and blocks stand in ``spec/http/messages.yaml``.
 """

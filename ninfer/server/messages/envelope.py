@@ -25,7 +25,7 @@ class AnthropicEnvelope:
     def members(self, error: WireError, request_id: str) -> dict[str, Any]:
         """The error object: a body, or the data of an ``error`` event."""
         types = spec.document("http/messages")["error_types"]
-        kind: str = types["by_status"].get(self.status(error), types["default"])
+        kind: str = types["by_status"].get(str(self.status(error)), types["default"])
         detail = {"type": kind, "message": error.message, "code": error.code}
         return {"type": "error", "error": detail, "request_id": request_id}
 

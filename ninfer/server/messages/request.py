@@ -20,6 +20,7 @@ from ninfer.server.messages.cache_control import CacheMarkers
 from ninfer.server.messages.history import read_history
 from ninfer.server.messages.thinking import Thinking, read_template_options, read_thinking
 from ninfer.server.messages.tools import ToolFields, read_tools
+from ninfer.server.neutral import refuse_unsupported
 from ninfer.server.resolution import GenerationFields
 
 _SAMPLER = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty")
@@ -88,12 +89,7 @@ def _read_prompt(body: Members) -> _Prompt:
 
 
 def _refuse(body: Members) -> None:
-    for name, row in spec.document("http/messages")["refused"].items():
-        value = body.value(name)
-        if value is not None and value not in row["neutral"]:
-            raise body.invalid(
-                name, f"is not supported: NInfer does not provide {row['lacking']}", "unsupported_parameter"
-            )
+    refuse_unsupported(body, spec.document("http/messages")["refused"])
     output = body.child("output_config")
     if output is not None and output.value("format") is not None:
         raise output.invalid(

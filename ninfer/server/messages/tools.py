@@ -55,7 +55,9 @@ def _tool(tool: Members) -> Tool:
     kind = tool.string("type")
     if kind not in (None, "custom"):
         raise tool.invalid(
-            "type", f"{kind!r} is not supported: NInfer does not provide server tools", "unsupported_parameter"
+            "type",
+            f"{kind!r} is not supported: NInfer does not provide server tools",
+            "unsupported_parameter",
         )
     if tool.boolean("defer_loading"):
         raise tool.invalid(
@@ -111,4 +113,3 @@ def _choice(body: Members) -> str:
             _UNSUPPORTED,
         )
     return kind
-
