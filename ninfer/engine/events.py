@@ -68,7 +68,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """The request's only good end. ``stop_string`` names the matched stop, if one ended it.
 
     ``stop_token_id`` is the committed, unpublished id that ended it. ``work`` is None where none was done or
-    counted.
+    counted. ``in_thinking``: the answer ended without leaving its thinking.
     """
 
     id: str
@@ -77,6 +77,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     stop_string: str | None = None
     stop_token_id: int | None = None
     work: RequestWork | None = None
+    in_thinking: bool = False
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

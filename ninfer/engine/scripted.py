@@ -141,7 +141,8 @@ class _Performance:
             yield from self._deltas(self._session.finish())
         if self._unpublished:
             yield from self._deltas([(self._channel, "")])
-        yield Finished(request.id, reason, self._usage(), self._stop_string)
+        in_thinking = self._session.channel == "reasoning"
+        yield Finished(request.id, reason, self._usage(), self._stop_string, in_thinking=in_thinking)
 
     def _generate(self) -> Generator[RequestEvent, None, FinishReason]:
         for step in self._steps():

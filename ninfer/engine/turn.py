@@ -49,6 +49,11 @@ class Turn:
     def reasoning_tokens(self) -> int:
         return self._session.reasoning_tokens
 
+    @property
+    def in_thinking(self) -> bool:
+        """Whether the answer is inside its thinking; after ``close``, whether it ended there."""
+        return self._session.channel == "reasoning"
+
     def draw(self, logits: Logits) -> int:
         """The next token; logits [V] float32. Errors: as ``select_token``."""
         place = self._prompt_tokens + self.committed

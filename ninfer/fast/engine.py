@@ -358,9 +358,8 @@ class FastWorker:
         assert active.turn.reason is not None
         turn = active.turn
         self._report_statistics()
-        self._publish(
-            Finished(active.request.id, active.turn.reason, usage, turn.stop_string, turn.stop_token, work)
-        )
+        ends = turn.stop_string, turn.stop_token, work, turn.in_thinking
+        self._publish(Finished(active.request.id, active.turn.reason, usage, *ends))
 
     def _report_statistics(self) -> None:
         """Publish a snapshot."""

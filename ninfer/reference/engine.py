@@ -128,7 +128,8 @@ class ReferenceEngine:
             decode_s=last - first,
             time_to_first_token_s=queue_s + first - began,
         )
-        yield Finished(request.id, turn.reason, usage, turn.stop_string, turn.stop_token)
+        ends = turn.stop_string, turn.stop_token, None, turn.in_thinking
+        yield Finished(request.id, turn.reason, usage, *ends)
 
     def _prompt(self, request: GenerationRequest) -> tuple[Tensor, Tensor]:
         """The request's tokens [T] and positions [3, T], checked."""

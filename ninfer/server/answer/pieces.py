@@ -6,12 +6,12 @@ Owns plain values only. Order: ``Begun``, any ``Prompted``, then ``Text`` (reaso
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ninfer.engine.events import Usage
+from ninfer.output.tools import ToolParse
 from ninfer.prompt.prepared import Channel
-from ninfer.server.answer.parsing import ToolParse
 
 EndReason = Literal["stop", "length", "tool_calls", "cancelled"]
 
@@ -72,14 +72,14 @@ class Call:
 class Ended:
     """The good end. ``context_full`` tells that a ``length`` came from the context, not from the request.
 
-    ``tool_parse`` says what was repaired in the calls; None where no tool could be called.
+    ``tool_parse`` says what was found and repaired in tool markup.
     """
 
     reason: EndReason
     stop_string: str | None
     usage: Usage
     context_full: bool = False
-    tool_parse: ToolParse | None = None
+    tool_parse: ToolParse = field(default_factory=ToolParse)
 
 
 Piece = Begun | Prompted | Text | Call | Ended

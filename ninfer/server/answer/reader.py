@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ninfer.engine.events import Delta, Failed, Finished, Progress, RequestEvent, Started
 from ninfer.output.thinking import ChannelText
-from ninfer.server.answer.parsing import NoTools, ParsedCall, ToolParser
+from ninfer.output.tools import ParsedCall
+from ninfer.server.answer.parsing import NoTools, ToolParser
 from ninfer.server.answer.pieces import Begun, Call, Ended, EndReason, Piece, Prompted, Text, TimingSnapshot
 from ninfer.server.errors import failure
 
@@ -70,7 +71,11 @@ class AnswerReader:
     def _end(self, finished: Finished) -> Iterator[Piece]:
         truncated = finished.reason == "length"
         stopped_by_token = finished.reason == "stop" and finished.stop_string is None
-        turn = self._parser.finish(stopped_by_token=stopped_by_token, truncated=truncated)
+        turn = self._parser.finish(
+            stopped_by_token=stopped_by_token,
+            truncated=truncated,
+            thinking_closed=not finished.in_thinking,
+        )
         yield from self._texts(turn.texts)
         for index, call in enumerate(turn.calls):
             yield Call(index, self._call_id(), call.name, call.arguments)

@@ -11,8 +11,8 @@ import pytest
 from ninfer.engine.events import Delta, Failed, Finished, Progress, RequestEvent, Started, Usage
 from ninfer.errors import EngineError, RequestError
 from ninfer.output.thinking import ChannelText
+from ninfer.output.tools import ParsedCall, ParsedTurn
 from ninfer.prompt.prepared import Channel
-from ninfer.server.answer.parsing import ParsedCall, ParsedTurn
 from ninfer.server.answer.pieces import Begun, Call, Ended, Piece, Prompted, Text, TimingSnapshot
 from ninfer.server.answer.reader import AnswerReader
 
@@ -65,7 +65,7 @@ def test_calls_come_at_the_end_after_held_text() -> None:
         Call(1, "call_1", "a", "{}"),
         Ended("tool_calls", None, USAGE),
     ]
-    assert parser.ends == [{"stopped_by_token": True, "truncated": False}]
+    assert parser.ends == [{"stopped_by_token": True, "truncated": False, "thinking_closed": True}]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_the_parser_is_told_how_the_turn_ended(
     parser = Holding()
     ended = read(Finished("r", reason, USAGE, stop_string), parser=parser)[-1]
     assert isinstance(ended, Ended)
-    assert parser.ends == [ends]
+    assert parser.ends == [ends | {"thinking_closed": True}]
     # A limit stays the reason, whatever was called before it.
     assert ended.reason == ("tool_calls" if reason == "stop" else reason)
 

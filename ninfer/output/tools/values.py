@@ -1,0 +1,130 @@
+"""Untyped parameter text as the JSON value that a call carries.
+
+Owns the typing rules of ``spec/tools.yaml``: declared types guide, they never refuse. No defaults, no
+required members, nothing below the top level.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ninfer import spec
+from ninfer.prompt.conversation import Tool
+
+_ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One argument: its JSON text, or None for an empty block that is left out."""
+
+    json: str | None
+    mismatched: bool = False
+
+
+class ToolTypes:
+    """The declared tools by name, with the types that guide each parameter."""
+
+    def __init__(self, tools: tuple[Tool, ...]) -> None:
+        self._types = {tool.name: dict(_declared_types(tool)) for tool in tools}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._types
+
+    def value(self, tool: str, parameter: str, text: str) -> Value:
+        """The argument ``parameter`` of a call to ``tool``; ``text`` is what stands between its tags."""
+        types = self._types.get(tool, {}).get(parameter, frozenset())
+        if "string" in types:
+            return Value(json_text(_unframed(text)))
+        trimmed = text.strip(spec.document("tools")["white_space"])
+        decoded = _decoded(trimmed)
+        if not types:
+            return Value(json_text(_unframed(text)) if decoded is _ABSENT else trimmed)
+        if not trimmed:
+            return Value(None)
+        if "boolean" in types and trimmed.lower() in ("true", "false"):
+            return Value(trimmed.lower())
+        if decoded is _ABSENT:
+            return Value(json_text(trimmed), mismatched=True)
+        return Value(trimmed, mismatched=not any(_admits(kind, decoded) for kind in types))
+
+
+def json_text(text: str) -> str:
+    """``text`` as a JSON string."""
+    return msgspec.json.encode(text).decode()
+
+
+def _declared_types(tool: Tool) -> Iterator[tuple[str, frozenset[str]]]:
+    function = tool.definition.get("function", tool.definition)
+    schema = function.get("parameters") if isinstance(function, Mapping) else None
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    if isinstance(properties, Mapping):
+        for name, declared in properties.items():
+            yield name, guiding_types(declared)
+
+
+def guiding_types(schema: Any) -> frozenset[str]:
+    """The types that ``schema`` names at its top level; empty where none guides."""
+    if not isinstance(schema, Mapping):
+        return frozenset()
+    rules = spec.document("tools")
+    if "type" in schema:
+        return _named(schema["type"], rules["types"])
+    for union in ("anyOf", "oneOf"):
+        members = schema.get(union)
+        if isinstance(members, list) and members:
+            named = [
+                _named(member.get("type"), rules["unions"]) if isinstance(member, Mapping) else frozenset()
+                for member in members
+            ]
+            return frozenset[str]().union(*named) if all(named) else frozenset()
+    return frozenset()
+
+
+def _named(kinds: Any, allowed: list[str]) -> frozenset[str]:
+    """One type or a list of them; empty where one is unknown."""
+    listed = kinds if isinstance(kinds, list) else [kinds]
+    known = all(isinstance(kind, str) and kind in allowed for kind in listed)
+    return frozenset(listed) if known else frozenset()
+
+
+def _decoded(text: str) -> Any:
+    """The JSON value of ``text``, or ``_ABSENT``; a number beyond a float is no value a client could read."""
+    try:
+        return msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return _ABSENT
+
+
+def _admits(kind: str, value: Any) -> bool:
+    if kind == "null":
+        return value is None
+    if kind == "boolean":
+        return isinstance(value, bool)
+    if kind == "number":
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind == "integer":
+        return isinstance(value, int | float) and not isinstance(value, bool) and value == int(value)
+    return isinstance(value, {"string": str, "array": list, "object": dict}[kind])
+
+
+def _unframed(text: str) -> str:
+    """Without the one line break that frames a value on each side."""
+    for line_break in _line_breaks():
+        if text.startswith(line_break):
+            text = text[len(line_break) :]
+            break
+    for line_break in _line_breaks():
+        if text.endswith(line_break):
+            return text[: -len(line_break)]
+    return text
+
+
+@functools.cache
+def _line_breaks() -> tuple[str, ...]:
+    return tuple(spec.document("tools")["framing_line_breaks"])
