@@ -52,8 +52,30 @@ class Delta(msgspec.Struct, frozen=True, tag="delta"):
     decode_s: float = 0.0
 
 
+class DraftUsage(msgspec.Struct, frozen=True):
+    """What a drafter did for one request, or for all of them since the start.
+
+    ``rounds`` are rounds of the target that verified at least one draft, ``fallback_steps`` those without
+    one. ``*_per_position`` count by place in the chain of drafts, first draft first, and sum to their totals.
+    The ``ngram_*`` members are the copied part of ``rounds``, ``drafted_tokens`` and ``accepted_tokens``.
+    ``draft_window`` is the widest neural proposal.
+    """
+
+    backend: str
+    draft_window: int
+    rounds: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    fallback_steps: int = 0
+    drafted_per_position: tuple[int, ...] = ()
+    accepted_per_position: tuple[int, ...] = ()
+    ngram_rounds: int = 0
+    ngram_drafted_tokens: int = 0
+    ngram_accepted_tokens: int = 0
+
+
 class Usage(msgspec.Struct, frozen=True):
-    """Token counts and stage seconds of one finished request."""
+    """Token counts and stage seconds of one finished request; ``draft`` is None without a drafter."""
 
     prompt_tokens: int
     cached_tokens: int
@@ -62,6 +84,7 @@ class Usage(msgspec.Struct, frozen=True):
     prefill_s: float
     decode_s: float
     time_to_first_token_s: float
+    draft: DraftUsage | None = None
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):

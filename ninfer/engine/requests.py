@@ -21,7 +21,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, tag="generate"):
     ``tokens`` is the prompt as little-endian int32 bytes, ``positions`` the [3, T] axes likewise (empty:
     text-only, every axis 0..T-1). ``max_tokens`` counts every committed output token. ``stop_token_ids``
     end the answer and are not published. ``stops`` apply to both channels. ``ignore_stop_tokens``
-    keeps generating past the stop ids (benchmarks and tests).
+    keeps generating past the stop ids (benchmarks and tests). ``copy_sources`` are token sequences beside the
+    prompt, int32 bytes each, from which drafts may be copied; they change no token of the answer.
     """
 
     id: str
@@ -33,6 +34,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, tag="generate"):
     stop_token_ids: tuple[int, ...]
     stops: tuple[str, ...] = ()
     ignore_stop_tokens: bool = False
+    copy_sources: tuple[bytes, ...] = ()
 
 
 class CancelRequest(msgspec.Struct, frozen=True, tag="cancel"):

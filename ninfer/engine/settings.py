@@ -8,6 +8,24 @@ from __future__ import annotations
 import msgspec
 
 
+class DraftSettings(msgspec.Struct, frozen=True):
+    """Speculative decoding: the drafter and what stands beside it.
+
+    ``backend`` is ``mtp``; ``tokens`` its most drafts in a round. ``proposal_head`` drafts with the
+    artifact's indexed head, ``adaptive`` chooses widths by measurement. ``lookup`` is the length of the
+    suffix that looks itself up (0: off); ``copy_tokens`` the most copied drafts of a round (0: off) and
+    ``copy_match`` the least match that licenses a copy.
+    """
+
+    backend: str
+    tokens: int
+    proposal_head: bool = False
+    adaptive: bool = False
+    lookup: int = 0
+    copy_tokens: int = 0
+    copy_match: int = 12
+
+
 class EngineSettings(msgspec.Struct, frozen=True):
     """``engine`` is ``fast``, ``reference`` or ``scripted`` (tests: ``script`` is its file).
 
@@ -17,6 +35,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     The rest is the fast engine's: requests at once (``lanes``), tokens in the KV pool (``kv_capacity``, None:
     sized from free memory), ``kv_format``, prompt tokens per unit, threads (None: all of this process's
     cores), the type of activations in prefill's products, and the longest a request may wait for a lane.
+    ``draft`` asks for speculation, of either engine.
     """
 
     engine: str
@@ -32,3 +51,4 @@ class EngineSettings(msgspec.Struct, frozen=True):
     threads: int | None = None
     activations: str = "float32"
     queue_limit_s: float | None = None
+    draft: DraftSettings | None = None
