@@ -24,6 +24,7 @@ from ninfer.fast.program.prefill import Chunk, Prefill, PrefillTable
 from ninfer.fast.program.round import RoundRunner
 from ninfer.fast.program.table import TableBuilder
 from ninfer.fast.program.text import TextTable
+from ninfer.fast.program.verify import Block, Verifier
 from ninfer.fast.program.weights import LoadListener, WeightLoader
 from ninfer.fast.program.wiring import Wiring
 from ninfer.model.config import TextConfig
@@ -127,6 +128,7 @@ class Program:
             self._runner,
             options.activations,
         )
+        self._verifier = Verifier(self._runner, self._table, self.states, self._set_sampler)
         self.last_unit = (0.0, 0.0)
         self.workspace_bytes = self._table.wiring.bytes + wiring.bytes
 
@@ -207,6 +209,20 @@ class Program:
         for row in rows:
             row.lane.frontier += 1
         return drawn
+
+    def verify(self, blocks: Sequence[Block]) -> list[Tokens]:
+        """The target's draw after every column of some lanes, at most 64 columns in all; then ``commit``.
+
+        Errors: none of its own; a drawn value below 0 is no token.
+        """
+        launched = time.monotonic()
+        drawn = self._verifier.run(blocks)
+        self.last_unit = (launched, time.monotonic())
+        return drawn
+
+    def commit(self, blocks: Sequence[Block], counts: Sequence[int]) -> None:
+        """Take in the first ``counts`` columns of the blocks just verified, bit for bit as single steps."""
+        self._verifier.commit(blocks, counts)
 
     def logits(self, rows: int) -> npt.NDArray[np.float32]:
         """The last Forward's logits [rows, vocabulary] (tests and scoring)."""

@@ -110,11 +110,21 @@ class Wiring:
     def _angles(self, config: AttentionConfig) -> int:
         return int(self.array("angles", self.rows * config.rotary_dim, np.float32).ctypes.data)
 
-    def norm(self, weight: npt.NDArray[np.float32], target: Pair) -> Descriptor:
-        """RMSNorm of the residual stream; ``weight`` holds 1 + w."""
-        y, evens = target.natural, target.evens
-        source = (self.hidden.address, self.hidden.stride, weight.ctypes.data, self.config.hidden, self._eps)
-        return (*source, y.address, y.stride, evens.address, evens.stride)
+    def norm(
+        self,
+        weight: npt.NDArray[np.float32],
+        target: Pair,
+        source: Buffer | None = None,
+        offset: int = 0,
+    ) -> Descriptor:
+        """RMSNorm of the residual stream, or of ``source``, into columns ``offset``.. of ``target``.
+
+        ``weight`` holds 1 + w; ``offset`` is a multiple of 32, within which lanes change their order.
+        """
+        x = self.hidden if source is None else source
+        size = (weight.ctypes.data, self.config.hidden, self._eps)
+        y, evens = ((buffer.address + 4 * offset, buffer.stride) for buffer in (target.natural, target.evens))
+        return (x.address, x.stride, *size, *y, *evens)
 
     def segments(
         self, matrix: Matrix, x: Pair, y: Buffer, offset: int = 0, mode: int = STORE

@@ -14,8 +14,11 @@ import numpy as np
 CANDIDATES = 20
 SLICE = 8192
 
-# Descriptor: addresses and strides in bytes.
-LOGITS, LOGITS_STRIDE, VOCABULARY, BEST, DRAWN, FIELDS = range(6)
+# Descriptor: addresses and strides in bytes. PENDING is 0 or the address of PENDING_WORDS int32 a row.
+LOGITS, LOGITS_STRIDE, VOCABULARY, BEST, DRAWN, PENDING, FIELDS = range(7)
+# How many drafts stand before a column of a verify block, then their ids in ascending order: to penalties
+# they count as output, for the column is only used if all of them were drawn.
+PENDING_WORDS = 64
 
 DEAD_END, NOT_A_NUMBER = -1, -2
 

@@ -44,14 +44,20 @@ def scan(d, samplers, task):
     values = floats(record + 8 * (1 + c.CANDIDATES), c.CANDIDATES)
     keep = 1 if sampler.temperature == 0 else c.CANDIDATES
     held, edge = 0, np.float32(-np.inf)
+    drafts = integers(d[c.PENDING] + 4 * row * c.PENDING_WORDS, c.PENDING_WORDS)
+    waiting = drafts[0] if penalised and d[c.PENDING] != 0 else 0
+    at = 0
     for index in range(count):
         if sampler.mask != 0 and (words[index >> 5] >> (index & 31)) & 1 == 0:
             continue
         value = logits[index]
         if penalised:
-            seen = np.float32(counts[index])
-            flat = presence if counts[index] > 0 else np.float32(0) * presence
-            value = value - (flat + frequency * seen)
+            times = counts[index]
+            while at < waiting and drafts[1 + at] <= first + index:
+                times += 1 if drafts[1 + at] == first + index else 0
+                at += 1
+            flat = presence if times > 0 else np.float32(0) * presence
+            value = value - (flat + frequency * np.float32(times))
         if not value < np.inf:
             header[0] = c.NOT_A_NUMBER
             return
