@@ -82,7 +82,7 @@ def _request(options: Mapping[str, Any], artifact: Path) -> GenerationRequest:
         reasoning_effort=options["reasoning_effort"],
     )
     prompt = model.preparer.prepare(Conversation(_messages(options), options=thinking))
-    fields = GenerationFields(stops=options["stop"])
+    fields = GenerationFields(stops=options["stop"], thinking_budget=options["thinking_budget"])
     return resolve(model, generation_defaults(options, options["max_new"]), _REQUEST_ID, prompt, fields)
 
 

@@ -12,7 +12,24 @@ import msgspec
 
 from ninfer.sampling.parameters import SamplingParameters
 
-__all__ = ["CancelRequest", "Command", "GenerationRequest", "SamplingParameters", "Shutdown"]
+__all__ = [
+    "CancelRequest",
+    "Command",
+    "GenerationRequest",
+    "SamplingParameters",
+    "Shutdown",
+    "ThinkingBudget",
+]
+
+
+class ThinkingBudget(msgspec.Struct, frozen=True):
+    """The most tokens a model may think: where thinking is still open then, ``closing`` follows unsampled.
+
+    ``closing`` ids end the thinking; they are committed whole or not at all.
+    """
+
+    tokens: int
+    closing: tuple[int, ...]
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, tag="generate"):
@@ -35,6 +52,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, tag="generate"):
     stops: tuple[str, ...] = ()
     ignore_stop_tokens: bool = False
     copy_sources: tuple[bytes, ...] = ()
+    thinking_budget: ThinkingBudget | None = None
 
 
 class CancelRequest(msgspec.Struct, frozen=True, tag="cancel"):

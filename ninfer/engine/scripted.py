@@ -121,7 +121,7 @@ class _Performance:
         self._queue_s = queue_s
         self._clock = clock
         self._started_at = clock()
-        self._first_token_s = 0.0
+        self._first_token_s = self._last_token_s = 0.0
         self._prompt_tokens = len(request.tokens) // 4
         self._stop_string: str | None = None
         self._tokens: list[bytes] = []
@@ -171,8 +171,9 @@ class _Performance:
             _fail(step.fail)
 
     def _push(self, token: bytes) -> Iterator[Delta]:
+        self._last_token_s = self._elapsed()
         if not self._tokens:
-            self._first_token_s = self._elapsed()
+            self._first_token_s = self._last_token_s
         self._unpublished.append(len(self._tokens))
         self._tokens.append(token)
         step = self._session.push([len(self._tokens) - 1])
@@ -184,7 +185,10 @@ class _Performance:
         for channel, text in pieces:
             self._channel = channel
             ids, self._unpublished = tuple(self._unpublished), []
-            yield Delta(self._request.id, channel, text, ids)
+            decode_s = self._last_token_s - self._first_token_s
+            yield Delta(
+                self._request.id, channel, text, ids, len(self._tokens), self._first_token_s, decode_s
+            )
 
     def _progress(self, processed: int) -> Progress:
         return Progress(
@@ -201,7 +205,7 @@ class _Performance:
             completion_tokens=len(self._tokens),
             reasoning_tokens=self._session.reasoning_tokens,
             prefill_s=self._first_token_s,
-            decode_s=self._elapsed() - self._first_token_s,
+            decode_s=self._last_token_s - self._first_token_s,
             time_to_first_token_s=self._first_token_s,
         )
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from ninfer.engine.events import Delta, FinishReason
-from ninfer.engine.requests import GenerationRequest
+from ninfer.engine.requests import GenerationRequest, ThinkingBudget
 from ninfer.output import OutputSession
 from ninfer.prompt.prepared import Channel
 from ninfer.sampling.distribution import Logits
@@ -21,7 +21,9 @@ class Turn:
     """Tokens are drawn, then committed; ``reason`` is None until the answer has ended.
 
     ``prompt_tokens`` is the prompt's length, ``room`` the most tokens that may be committed, ``vocabulary``
-    the number of ids that may be drawn. ``counts`` [vocabulary] says how often each id was committed.
+    the number of ids that may be drawn. ``counts`` [vocabulary] says how often each id was committed, by a
+    draw or ``forced``. ``began``, ``first`` and ``last`` are the times of admission, of the first and of the
+    newest token, in seconds of the engine's clock.
     """
 
     def __init__(
@@ -44,6 +46,8 @@ class Turn:
         self.stop_string: str | None = None
         self.stop_token: int | None = None
         self.reason: FinishReason | None = "length" if room <= 0 else None
+        self.began = self.first = self.last = 0.0
+        self._inserted = 0  # ids of the budget's closing that are committed
 
     @property
     def reasoning_tokens(self) -> int:
@@ -54,15 +58,38 @@ class Turn:
         """Whether the answer is inside its thinking; after ``close``, whether it ended there."""
         return self._session.channel == "reasoning"
 
+    @property
+    def forced(self) -> int | None:
+        """The id that must be committed next, whatever is drawn: the close of thinking at its budget."""
+        budget = self._request.thinking_budget
+        if budget is None or self._inserted == len(budget.closing):
+            return None
+        if self._inserted or self._must_close(budget):
+            return budget.closing[self._inserted]
+        return None
+
+    def begin(self, at: float) -> None:
+        """The request is admitted at ``at``."""
+        self.began = self.first = self.last = at
+
     def draw(self, logits: Logits) -> int:
         """The next token; logits [V] float32. Errors: as ``select_token``."""
         place = self._prompt_tokens + self.committed
         return select_token(logits[: self._vocabulary], self._request.sampling, self.counts, place)
 
-    def commit(self, token: int) -> Iterator[Delta]:
-        """Take ``token`` into the answer, find out whether it ends there, and publish what became whole."""
+    def commit(self, token: int, at: float = 0.0) -> Iterator[Delta]:
+        """Take ``token`` into the answer, find out whether it ends there, and publish what became whole.
+
+        ``at`` is when it was committed. Where ``forced`` says an id, ``token`` is that one.
+        """
+        forced = self.forced
         self.committed += 1
         self.counts[token] += 1
+        self.last = at
+        if self.committed == 1:
+            self.first = at
+        if forced is not None:
+            return self._insert(token, forced)
         if token in self._request.stop_token_ids and not self._request.ignore_stop_tokens:
             self.stop_token, self.reason = token, "stop"
             return iter(())
@@ -73,6 +100,25 @@ class Turn:
         elif self.committed == self._room:
             self.reason = "length"
         return self._publish(step.deltas)
+
+    def _insert(self, token: int, forced: int) -> Iterator[Delta]:
+        """A forced id: it never ends an answer, and there is room for one more after the last of them."""
+        assert token == forced, "another id was committed than the one that must follow"
+        self._inserted += 1
+        self._unpublished.append(token)
+        return self._publish(self._session.insert([token]).deltas)
+
+    def _must_close(self, budget: ThinkingBudget) -> bool:
+        """Whether thinking is open at its budget, and its close and one token more fit.
+
+        A close that the model has just written goes first: what follows will decide about it.
+        """
+        return (
+            self.committed >= budget.tokens
+            and self.in_thinking
+            and not self._session.closing
+            and self.committed + len(budget.closing) < self._room
+        )
 
     def cancel(self) -> None:
         """End the answer where it is."""
@@ -89,4 +135,12 @@ class Turn:
         for channel, text in deltas:
             self._channel = channel
             ids, self._unpublished = tuple(self._unpublished), []
-            yield Delta(self._request.id, channel, text, ids)
+            yield Delta(
+                self._request.id,
+                channel,
+                text,
+                ids,
+                self.committed,
+                self.first - self.began,
+                self.last - self.first,
+            )

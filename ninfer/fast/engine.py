@@ -206,6 +206,7 @@ class FastWorker:
         active.lane = self._program.open_lane(active.ticket.pages * 64)
         active.account = self._account.bound(active.submitted_at, binding_at, len(active.tokens))
         active.began = self._clock()
+        active.turn.begin(active.began)
         queue_s = active.began - active.submitted_at
         self._publish(Started(active.request.id, len(active.tokens), 0, queue_s))
 
@@ -321,10 +322,15 @@ class FastWorker:
         return failures
 
     def _settle(self, active: _Active, drawn: int) -> None:
-        """Commit a drawn token, publish what became whole, finish when it was the last."""
+        """Commit a token, publish what became whole, finish when it was the last.
+
+        It is the drawn one, unless the turn says which must follow.
+        """
         token = check_drawn(drawn)
-        deltas = active.turn.commit(token)
+        if active.turn.forced is not None:
+            token = active.turn.forced
         active.last = self._clock()
+        deltas = active.turn.commit(token, active.last)
         if active.turn.committed == 1:
             active.first = active.last
         active.token = token

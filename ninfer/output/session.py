@@ -63,6 +63,11 @@ class OutputSession:
         """Where the next text belongs as far as is decided."""
         return self._splitter.channel
 
+    @property
+    def closing(self) -> bool:
+        """Whether a close of thinking is complete and what follows will decide about it."""
+        return self._splitter.closing
+
     def copy(self) -> OutputSession:
         """An independent session in the same state: push to the copy to preview, keep it to commit."""
         twin = object.__new__(OutputSession)
@@ -87,6 +92,14 @@ class OutputSession:
                 self._publish(text, published)
             consumed += 1
         return OutputStep(_merged(published), self._matcher.matched, consumed)
+
+    def insert(self, token_ids: Sequence[int]) -> OutputStep:
+        """Add committed ids that the model did not choose: no stop string is looked for in their text."""
+        held = (self._matched_channel, self._matcher.flush())
+        matcher, self._matcher = self._matcher, StopMatcher(())
+        step = self.push(token_ids)
+        self._matcher = matcher
+        return OutputStep(_merged([held, *step.deltas]), None, step.consumed)
 
     def finish(self) -> list[ChannelText]:
         """The answer has ended: publish what was held. A close of thinking at the very end closes."""

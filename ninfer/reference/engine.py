@@ -98,6 +98,7 @@ class ReferenceEngine:
         room = min(request.max_tokens, self._max_context - len(tokens))
         turn = Turn(request, self._token_bytes, len(tokens), room, self._vocabulary)
         began = self._clock()
+        turn.begin(began)
         yield Started(request.id, prompt_tokens=len(tokens), cached_tokens=0, queue_s=queue_s)
         state = self._model.new_state()
         hidden = yield from self._prefill(request.id, tokens, positions, state, cancelled)
@@ -107,9 +108,9 @@ class ReferenceEngine:
         if hidden is None:
             turn.cancel()
         while hidden is not None and turn.reason is None:
-            token = turn.draw(self._logits(hidden))
-            deltas = turn.commit(token)
+            token = turn.draw(self._logits(hidden)) if turn.forced is None else turn.forced
             last = self._clock()
+            deltas = turn.commit(token, last)
             first = last if turn.committed == 1 else first
             yield from deltas
             if turn.reason is None and cancelled():

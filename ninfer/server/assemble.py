@@ -33,8 +33,10 @@ def open_model(options: Mapping[str, Any], artifact: Path) -> ServedModel:
         template_defaults=TemplateOptions(
             enable_thinking=False if options["no_thinking"] else None,
             preserve_thinking=True if options["preserve_thinking"] else None,
+            reasoning_effort=options["reasoning_effort"],
         ),
         demonstration=options["artifact"] is None,
+        early_close_message=options["thinking_budget_message"],
     )
     model = open_served_model(artifact, choices)
     _log.info(
@@ -60,7 +62,9 @@ def build_services(
     capacity = options["max_concurrency"] + options["max_pending_requests"]
     return Services(
         model=model,
-        defaults=generation_defaults(options, options["default_max_tokens"]),
+        defaults=generation_defaults(
+            options, options["default_max_tokens"], options["default_thinking_budget"]
+        ),
         host=host,
         outstanding=Outstanding(capacity),
         counting=Outstanding(capacity),

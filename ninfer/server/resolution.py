@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ninfer.engine.requests import GenerationRequest
+from ninfer.engine.requests import GenerationRequest, ThinkingBudget
 from ninfer.errors import RequestError
 from ninfer.model.presets import preset
 from ninfer.prompt.prepared import PreparedPrompt
@@ -31,22 +31,29 @@ class GenerationFields:
     max_tokens: int | None = None
     stops: tuple[str, ...] = ()
     thinking_budget: int | None = None
+    ignore_stop_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """What the process says where a request does not (``--temperature`` … ``--seed``, ``--greedy``)."""
+    """What the process says where a request does not (``--temperature`` … ``--seed``, ``--greedy``).
+
+    ``thinking_budget`` is the most tokens of thinking, None without a limit.
+    """
 
     max_tokens: int
     sampling: SamplingOverrides = field(default_factory=SamplingOverrides)
     seed: int | None = None
     greedy: bool = False
+    thinking_budget: int | None = None
 
 
-def generation_defaults(options: Mapping[str, Any], max_tokens: int) -> GenerationDefaults:
-    """The sampling options of ``ninfer-serve`` and ``ninfer``, and an output limit."""
+def generation_defaults(
+    options: Mapping[str, Any], max_tokens: int, thinking_budget: int | None = None
+) -> GenerationDefaults:
+    """The sampling options of ``ninfer-serve`` and ``ninfer``, and the limits of output and thinking."""
     sampling = SamplingOverrides(**{entry.name: options[entry.name] for entry in fields(SamplingOverrides)})
-    return GenerationDefaults(max_tokens, sampling, options["seed"], options["greedy"])
+    return GenerationDefaults(max_tokens, sampling, options["seed"], options["greedy"], thinking_budget)
 
 
 def resolve(
@@ -59,7 +66,8 @@ def resolve(
 ) -> GenerationRequest:
     """The complete request for an engine.
 
-    Errors: ``RequestError`` ``context_length_exceeded`` when the prompt alone exceeds the context.
+    Errors: ``RequestError`` ``context_length_exceeded`` when the prompt alone exceeds the context,
+    ``thinking_budget_capacity_insufficient`` when the output ends between the budget and its close.
     """
     room = model.max_context - prompt.token_count
     if room < 0:
@@ -69,6 +77,7 @@ def resolve(
             "messages",
         )
     wanted = defaults.max_tokens if request.max_tokens is None else request.max_tokens
+    max_tokens = min(wanted, room)
     return GenerationRequest(
         id=request_id,
         tokens=prompt.tokens.astype("<i4", copy=False).tobytes(),
@@ -82,7 +91,31 @@ def resolve(
             defaults.seed if request.seed is None else request.seed,
             fresh_seed,
         ),
-        max_tokens=min(wanted, room),
+        max_tokens=max_tokens,
         stop_token_ids=model.stop_token_ids,
         stops=request.stops,
+        ignore_stop_tokens=request.ignore_stop_tokens,
+        thinking_budget=_budget(model, defaults, prompt, request, max_tokens),
     )
+
+
+def _budget(
+    model: ServedModel,
+    defaults: GenerationDefaults,
+    prompt: PreparedPrompt,
+    request: GenerationFields,
+    max_tokens: int,
+) -> ThinkingBudget | None:
+    """The budget of a request that begins in thinking; None also where the output ends before it."""
+    tokens = defaults.thinking_budget if request.thinking_budget is None else request.thinking_budget
+    if tokens is None or prompt.initial_channel != "reasoning" or max_tokens <= tokens:
+        return None
+    needed = tokens + len(model.early_close) + 1
+    if max_tokens < needed:
+        raise RequestError(
+            "thinking_budget_capacity_insufficient",
+            f"The output may have {max_tokens} tokens, but a thinking budget of {tokens} needs {needed} to "
+            f"close thinking and go on, or at most {tokens}.",
+            "max_tokens",
+        )
+    return ThinkingBudget(tokens, model.early_close)

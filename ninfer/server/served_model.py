@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from ninfer.artifact import Artifact, WeightSummary
 from ninfer.errors import ArtifactError, OptionError, RequestError
 from ninfer.model.config import TextConfig, parse_text_config
+from ninfer.output.early_close import early_close_tokens
 from ninfer.prompt import ChatTemplate, PromptPreparer, Tokenizer
 from ninfer.prompt.conversation import Conversation, TemplateOptions
 from ninfer.prompt.prepared import PreparedPrompt
@@ -32,7 +33,10 @@ class Preparer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """One model as this process serves it. ``created`` is in Unix seconds."""
+    """One model as this process serves it.
+
+    ``created`` is in Unix seconds; ``early_close`` are the ids that end thinking at a budget.
+    """
 
     public_id: str
     config: TextConfig
@@ -42,6 +46,7 @@ class ServedModel:
     stop_token_ids: tuple[int, ...]
     max_context: int
     created: int
+    early_close: tuple[int, ...]
     warning: str | None = None
 
 
@@ -54,6 +59,7 @@ class ModelChoices:
     max_context: int = 8192
     template_defaults: TemplateOptions = field(default_factory=TemplateOptions)
     demonstration: bool = False
+    early_close_message: str | None = None
 
 
 def open_served_model(path: Path, choices: ModelChoices) -> ServedModel:
@@ -75,6 +81,7 @@ def open_served_model(path: Path, choices: ModelChoices) -> ServedModel:
             stop_token_ids=_stop_token_ids(artifact.resource("text", "generation_config.json")),
             max_context=choices.max_context,
             created=int(path.stat().st_mtime),
+            early_close=early_close_tokens(tokenizer, choices.early_close_message),
             warning=DEMONSTRATION_WARNING if choices.demonstration else None,
         )
 

@@ -49,13 +49,14 @@ class AnswerReader:
             return self._end(event)
         if isinstance(event, Failed):
             raise failure(event)
-        return iter((self._prompt(event),))
+        return self._prompt(event)
 
-    def _prompt(self, event: Started | Progress) -> Piece:
+    def _prompt(self, event: RequestEvent) -> Iterator[Piece]:
         if isinstance(event, Started):
             self._prompt_tokens, self._cached_tokens = event.prompt_tokens, event.cached_tokens
-            return Begun(event.prompt_tokens, event.cached_tokens, event.queue_s)
-        return Prompted(event.total, event.cached, event.processed, event.elapsed_s)
+            yield Begun(event.prompt_tokens, event.cached_tokens, event.queue_s)
+        elif isinstance(event, Progress):
+            yield Prompted(event.total, event.cached, event.processed, event.elapsed_s)
 
     def _note(self, delta: Delta) -> None:
         if delta.committed:
