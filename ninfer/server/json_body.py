@@ -16,18 +16,36 @@ import jiter
 from ninfer.errors import RequestError
 
 
+class NotAnObject(ValueError):
+    """Text that is not one acceptable JSON object; ``path`` is the member at fault, empty for the text itself."""
+
+    def __init__(self, problem: str, path: str = "") -> None:
+        super().__init__(problem)
+        self.path = path
+
+
 def parse_object(body: bytes) -> dict[str, Any]:
     """The body's members in received order. Errors: ``RequestError`` ``invalid_json``."""
-    if not body.strip():
-        raise _invalid("it is empty; a JSON object is expected")
     try:
-        value = jiter.from_json(body, catch_duplicate_keys=True, allow_inf_nan=False)
+        return read_object(body)
+    except NotAnObject as error:
+        raise RequestError(
+            "invalid_json", f"The request body is not valid JSON: {error}.", error.path or None
+        ) from error
+
+
+def read_object(text: bytes) -> dict[str, Any]:
+    """The members of one JSON object in received order. Errors: ``NotAnObject``."""
+    if not text.strip():
+        raise NotAnObject("it is empty; a JSON object is expected")
+    try:
+        value = jiter.from_json(text, catch_duplicate_keys=True, allow_inf_nan=False)
     except ValueError as error:
-        raise _invalid(str(error)) from error
+        raise NotAnObject(str(error)) from error
     except RecursionError as error:
-        raise _invalid("it is nested too deeply") from error
+        raise NotAnObject("it is nested too deeply") from error
     if not isinstance(value, dict):
-        raise _invalid(f"it is {json_type(value)}; a JSON object is expected")
+        raise NotAnObject(f"it is {json_type(value)}; a JSON object is expected")
     _check_numbers(value)
     return value
 
@@ -61,7 +79,7 @@ def _check_numbers(root: dict[str, Any]) -> None:
         elif isinstance(value, list):
             pending.extend((member_path(path, index), item) for index, item in enumerate(value))
         elif isinstance(value, int | float) and not _has_float(value):
-            raise _invalid(f"the number at {path} is out of range", path)
+            raise NotAnObject(f"the number at {path} is out of range", path)
 
 
 def _has_float(value: float) -> bool:
@@ -70,6 +88,3 @@ def _has_float(value: float) -> bool:
         return abs(value) <= sys.float_info.max
     return math.isfinite(value)
 
-
-def _invalid(problem: str, param: str | None = None) -> RequestError:
-    return RequestError("invalid_json", f"The request body is not valid JSON: {problem}.", param)

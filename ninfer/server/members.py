@@ -13,6 +13,9 @@ from ninfer.errors import RequestError
 from ninfer.server.json_body import json_type, member_path
 
 
+_SHOWN_CHARACTERS = 40
+
+
 class Members:
     """One JSON object and where it stands in the request."""
 
@@ -57,7 +60,7 @@ class Members:
     def choice(self, name: str, allowed: Sequence[str]) -> str | None:
         value = self.string(name)
         if value is not None and value not in allowed:
-            raise self.invalid(name, f"must be one of {', '.join(allowed)}, not {_shown(value)}")
+            raise self.invalid(name, f"must be one of {', '.join(allowed)}, not {shown(value)}")
         return value
 
     def child(self, name: str) -> Members | None:
@@ -113,6 +116,8 @@ def wrong_type(path: str, value: object, wanted: str) -> RequestError:
     return RequestError("invalid_type", f"{path} must be {wanted}, not {json_type(value)}.", path)
 
 
-def _shown(value: str) -> str:
-    """A client's text in a message about it, cut so that the message stays a line."""
-    return repr(value if len(value) <= 40 else value[:40] + "…")
+def shown(value: str) -> str:
+    """A client's text in a message about it: ASCII, and cut with its size so that the message stays a line."""
+    if len(value) <= _SHOWN_CHARACTERS:
+        return ascii(value)
+    return f"{ascii(value[:_SHOWN_CHARACTERS])}... ({len(value)} characters)"

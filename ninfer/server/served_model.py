@@ -19,6 +19,7 @@ from ninfer.output.early_close import early_close_tokens
 from ninfer.prompt import ChatTemplate, PromptPreparer, Tokenizer
 from ninfer.prompt.conversation import Conversation, TemplateOptions
 from ninfer.prompt.prepared import PreparedPrompt
+from ninfer.server.members import shown
 
 DEMONSTRATION_WARNING = (
     "demonstration model: the small model that ships with NInfer; name an artifact to serve your own"
@@ -91,7 +92,7 @@ def require_model(model: ServedModel, name: str) -> None:
     if name != model.public_id:
         raise RequestError(
             "model_not_found",
-            f"The model {name!r} does not exist; this server has {model.public_id!r}.",
+            f"The model {shown(name)} does not exist; this server has {model.public_id!r}.",
             "model",
         )
 
