@@ -16,7 +16,7 @@ from sanic.response import BaseHTTPResponse
 
 from ninfer.server.envelopes import Envelopes, WireErrorHandler, request_id
 from ninfer.server.generation import Services
-from ninfer.server.routes import ENVELOPES, ROUTES, Route, doubled_routes
+from ninfer.server.routes import ENVELOPES, ROUTES, Route, allowed_methods, doubled_routes
 from ninfer.server.transport import TransportLimits
 
 SanicApp = Sanic[Any, Any]
@@ -32,7 +32,7 @@ def build_app(services: Services) -> SanicApp:
         f"ninfer-{uuid.uuid4().hex}",  # names must be unique in a process
         env_prefix="",  # none: no environment variable changes a setting
         configure_logging=False,
-        error_handler=WireErrorHandler(_ENVELOPES),
+        error_handler=WireErrorHandler(_ENVELOPES, allowed_methods),
     )
     app.config.update(_settings(services.limits, services.max_request_bytes))
     app.ctx.services = services

@@ -16,6 +16,7 @@ from ninfer.prompt.conversation import TemplateOptions
 from ninfer.server.generation import Services
 from ninfer.server.outstanding import Outstanding
 from ninfer.server.resolution import generation_defaults
+from ninfer.server.responses.store import ResponseStore
 from ninfer.server.served_model import ModelChoices, ServedModel, open_served_model
 from ninfer.server.transport import TransportLimits, transport_limits
 
@@ -68,6 +69,9 @@ def build_services(
         host=host,
         outstanding=Outstanding(capacity),
         counting=Outstanding(capacity),
+        responses=ResponseStore(
+            options["response_store_max_records"], options["response_store_max_mib"] * 2**20
+        ),
         workers=ThreadPoolExecutor(_PREPARATION_THREADS, thread_name_prefix="ninfer-prepare"),
         limits=limits or transport_limits(),
         max_request_bytes=options["max_request_mib"] * 2**20,

@@ -7,7 +7,8 @@ protocol with an envelope of its own registers it in ``ENVELOPES`` of ``routes.p
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import msgspec
@@ -92,11 +93,15 @@ class Envelopes:
 
 
 class WireErrorHandler(ErrorHandler):
-    """Sanic's hook for every error before, in and after a handler."""
+    """Sanic's hook for every error before, in and after a handler; ``allowed`` are the methods of a path."""
 
-    def __init__(self, envelopes: Envelopes) -> None:
+    def __init__(self, envelopes: Envelopes, allowed: Callable[[str], Sequence[str]]) -> None:
         super().__init__()
         self._envelopes = envelopes
+        self._allowed = allowed
 
     def default(self, request: Request, exception: Exception) -> HTTPResponse:
-        return error_response(self._envelopes.of(request.path), wire_error(exception), request_id(request))
+        error = wire_error(exception)
+        if error.code == "method_not_allowed":
+            error = replace(error, headers={"allow": ", ".join(self._allowed(request.path))})
+        return error_response(self._envelopes.of(request.path), error, request_id(request))

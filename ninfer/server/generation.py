@@ -17,6 +17,7 @@ from ninfer.engine.requests import GenerationRequest
 from ninfer.server.event_stream import EventStream
 from ninfer.server.outstanding import Outstanding, Slot
 from ninfer.server.resolution import GenerationDefaults
+from ninfer.server.responses.store import ResponseStore
 from ninfer.server.served_model import ServedModel
 from ninfer.server.transport import TransportLimits
 
@@ -35,6 +36,7 @@ class Services:
     host: EngineHost
     outstanding: Outstanding
     counting: Outstanding
+    responses: ResponseStore
     workers: ThreadPoolExecutor
     limits: TransportLimits
     max_request_bytes: int

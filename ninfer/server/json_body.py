@@ -17,7 +17,7 @@ from ninfer.errors import RequestError
 
 
 class NotAnObject(ValueError):
-    """Text that is not one acceptable JSON object; ``path`` is the member at fault, empty for the text itself."""
+    """Text that is not one acceptable JSON object; ``path`` is the member at fault, if one is."""
 
     def __init__(self, problem: str, path: str = "") -> None:
         super().__init__(problem)
@@ -87,4 +87,3 @@ def _has_float(value: float) -> bool:
     if isinstance(value, int):
         return abs(value) <= sys.float_info.max
     return math.isfinite(value)
-

@@ -12,7 +12,6 @@ from typing import Any
 from ninfer.errors import RequestError
 from ninfer.server.json_body import json_type, member_path
 
-
 _SHOWN_CHARACTERS = 40
 
 
@@ -117,7 +116,7 @@ def wrong_type(path: str, value: object, wanted: str) -> RequestError:
 
 
 def shown(value: str) -> str:
-    """A client's text in a message about it: ASCII, and cut with its size so that the message stays a line."""
+    """A client's text in a message about it: ASCII, cut with its size so that the message stays a line."""
     if len(value) <= _SHOWN_CHARACTERS:
         return ascii(value)
-    return f"{ascii(value[:_SHOWN_CHARACTERS])}... ({len(value)} characters)"
+    return f"{value[:_SHOWN_CHARACTERS]!a}... ({len(value)} characters)"

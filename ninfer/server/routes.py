@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +18,14 @@ from ninfer.server.health import health
 from ninfer.server.messages.envelope import ANTHROPIC
 from ninfer.server.messages.handler import count_message_tokens, create_message
 from ninfer.server.models import get_model, list_models
+from ninfer.server.responses.handler import count_input_tokens, create_response
+from ninfer.server.responses.resources import (
+    cancel_response,
+    compact_response,
+    delete_response,
+    get_response,
+    list_input_items,
+)
 
 Handler = Callable[..., Coroutine[Any, Any, HTTPResponse | None]]
 
@@ -33,7 +42,18 @@ class Route:
     @property
     def pattern(self) -> str:
         """The path in Sanic's form. A model id may hold slashes, as Hugging Face names do."""
-        return self.path.replace("{model_id}", "<model_id:path>")
+        return self.path.replace("{model_id}", "<model_id:path>").replace(
+            "{response_id}", "<response_id:str>"
+        )
+
+
+    def matches(self, path: str) -> bool:
+        """Whether ``path`` is one of this route's."""
+        pattern = "".join(
+            piece if index % 2 == 0 else ".+" if piece == "model_id" else "[^/]+"
+            for index, piece in enumerate(re.split(r"\{(\w+)\}", self.path))
+        )
+        return re.fullmatch(pattern, path) is not None
 
 
 async def openapi_document(request: Request) -> HTTPResponse:
@@ -49,10 +69,24 @@ ROUTES = (
     Route("POST", "/v1/chat/completions", chat_completions, reads_body=True),
     Route("POST", "/v1/messages", create_message, reads_body=True),
     Route("POST", "/v1/messages/count_tokens", count_message_tokens, reads_body=True),
+    Route("POST", "/v1/responses", create_response, reads_body=True),
+    Route("POST", "/v1/responses/input_tokens", count_input_tokens, reads_body=True),
+    Route("POST", "/v1/responses/compact", compact_response, reads_body=True),
+    Route("GET", "/v1/responses/{response_id}", get_response),
+    Route("DELETE", "/v1/responses/{response_id}", delete_response),
+    Route("GET", "/v1/responses/{response_id}/input_items", list_input_items),
+    Route("POST", "/v1/responses/{response_id}/cancel", cancel_response, reads_body=True),
 )
 
 # Routes whose errors are not written in OpenAI's way, by the beginning of their path.
 ENVELOPES: Mapping[str, Envelope] = {"/v1/messages": ANTHROPIC}
+
+
+def allowed_methods(path: str) -> list[str]:
+    """The methods of a path, for ``Allow``: Sanic does not tell those of paths with parameters."""
+    routes = (*ROUTES, *doubled_routes())
+    exact = [route.method for route in routes if route.path == path]
+    return exact or [route.method for route in routes if route.matches(path)]
 
 
 def doubled_routes() -> Iterator[Route]:

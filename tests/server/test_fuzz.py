@@ -33,7 +33,8 @@ def test_nothing_it_sends_for_long_breaks_the_document(
 def fuzz(nano: Path, directory: Path, *arguments: str) -> None:
     """Statuses, headers and bodies are as documented; wrong data is refused; nothing is a 5xx."""
     document = copy.deepcopy(spec.document("http/openapi"))
-    document["components"]["schemas"]["ChatRequest"]["properties"]["model"] = {"const": "nano"}
+    for name in ("ChatRequest", "ResponsesRequest"):
+        document["components"]["schemas"][name]["properties"]["model"] = {"const": "nano"}
     (directory / "openapi.json").write_text(json.dumps(document))
     engine = RecordingEngine()
     with serving(nano, engine, MODEL) as client:

@@ -116,10 +116,11 @@ def test_unknown_routes_are_404(client: Client, method: str, path: str) -> None:
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
 def test_other_methods_are_405_with_allow(client: Client, route: Any) -> None:
     path = route.path.replace("{model_id}", "nano")
-    for method in {"GET", "POST", "PUT", "DELETE", "PATCH"} - {route.method}:
+    there = {other.method for other in ROUTES if other.path == route.path}
+    for method in {"GET", "POST", "PUT", "DELETE", "PATCH"} - there:
         answer = client.request(method, path)
         assert answer.status == 405
-        assert answer.headers["allow"] == route.method
+        assert set(answer.headers["allow"].split(", ")) == there
         assert answer.error["code"] == "method_not_allowed"
 
 

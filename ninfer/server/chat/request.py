@@ -13,13 +13,14 @@ from typing import Any
 from ninfer import spec
 from ninfer.errors import RequestError
 from ninfer.prompt.conversation import Conversation
-from ninfer.sampling.parameters import SamplingOverrides, sampling_range
+from ninfer.sampling.parameters import SamplingOverrides
 from ninfer.server.answer.exchange import Ask
 from ninfer.server.chat.messages import read_messages
 from ninfer.server.chat.refusals import refuse_unsupported
 from ninfer.server.chat.template import read_template_options
 from ninfer.server.members import Members, wrong_type
 from ninfer.server.resolution import GenerationFields
+from ninfer.server.sampler import sampler_value
 
 _SAMPLER = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty")
 
@@ -47,8 +48,8 @@ def read_chat_request(values: Mapping[str, Any]) -> ChatRequest:
         ask=Ask(
             Conversation(read_messages(body), options=read_template_options(body)),
             GenerationFields(
-                sampling=SamplingOverrides(**{name: _sampler_value(body, name) for name in _SAMPLER}),
-                seed=_sampler_value(body, "seed"),
+                sampling=SamplingOverrides(**{name: sampler_value(body, name) for name in _SAMPLER}),
+                seed=sampler_value(body, "seed"),
                 max_tokens=_max_tokens(body),
                 stops=_stops(body),
             ),
@@ -56,18 +57,6 @@ def read_chat_request(values: Mapping[str, Any]) -> ChatRequest:
         stream=stream,
         include_usage=bool(options and options.boolean("include_usage")),
     )
-
-
-def _sampler_value(body: Members, name: str) -> Any:
-    value = body.value(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise body.wrong_type(name, "a number")
-    problem = sampling_range(name).problem(value)
-    if problem is not None:
-        raise body.invalid(name, problem)
-    return value
 
 
 def _max_tokens(body: Members) -> int | None:

@@ -1,6 +1,7 @@
 """The members of a body that are not honoured: hints, neutral values, refusals and unknown ones.
 
-Owns the reading of the field tables of ``spec/http/responses.yaml``; unlike on Chat nothing unknown is ignored.
+Owns the reading of the field tables of ``spec/http/responses.yaml``. Unlike on Chat nothing unknown is
+ignored.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ninfer.server.neutral import refuse_unsupported
 
 
 def check_fields(body: Members) -> None:
-    """Errors: ``RequestError`` for the first member that is unknown, malformed or asks for what is missing."""
+    """Errors: ``RequestError`` for the first member that is unknown, malformed or asks too much."""
     tables = spec.document("http/responses")
     _refuse_unknown(body, (*tables["read"], *tables["hints"], *tables["refused"]))
     refuse_unsupported(body, tables["refused"])
@@ -33,7 +34,9 @@ def _refuse_unknown(members: Members, known: Collection[str]) -> None:
     for name in members.values:
         if name not in known:
             path = members.at(name)
-            raise RequestError("unknown_parameter", f"{shown(path)} is not a parameter of this endpoint.", path)
+            raise RequestError(
+                "unknown_parameter", f"{shown(path)} is not a parameter of this endpoint.", path
+            )
 
 
 def _check_cache_hints(body: Members, tables: Any) -> None:
@@ -45,7 +48,9 @@ def _check_cache_hints(body: Members, tables: Any) -> None:
         ttl = options.string("ttl")
         number, unit = (ttl[:-1], ttl[-1:]) if ttl is not None else ("1", "s")
         if unit not in tuple("smhd") or not (number.isascii() and number.isdigit() and int(number[:9])):
-            raise options.invalid("ttl", f"must be a positive duration such as 30m or 24h, not {shown(ttl or '')}")
+            raise options.invalid(
+                "ttl", f"must be a positive duration such as 30m or 24h, not {shown(ttl or '')}"
+            )
 
 
 def _check_metadata(body: Members, limits: Any) -> None:
@@ -56,9 +61,12 @@ def _check_metadata(body: Members, limits: Any) -> None:
         raise body.invalid("metadata", f"may hold at most {limits['entries']} pairs, not {count}")
     for key, value in metadata.values.items():
         if not isinstance(value, str):
-            raise body.invalid("metadata", f"must hold strings, but {shown(key)} has another type", "invalid_type")
+            raise body.invalid(
+                "metadata", f"must hold strings, but {shown(key)} has another type", "invalid_type"
+            )
         for text, most in ((key, limits["key_characters"]), (value, limits["value_characters"])):
             if len(text) > most:
                 raise body.invalid(
-                    "metadata", f"may hold texts of at most {most} characters here, not {len(text)}: {shown(text)}"
+                    "metadata",
+                    f"may hold texts of at most {most} characters here, not {len(text)}: {shown(text)}",
                 )

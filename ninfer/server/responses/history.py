@@ -1,7 +1,7 @@
 """Items as the turns of a conversation.
 
-Owns the grouping of assistant Items, the matching of results to calls and the refusal of what no template could
-represent. Nothing is moved but results, which are put in the order of their calls.
+Owns the grouping of assistant Items, the matching of results to calls and the refusal of what no template
+could represent. Nothing is moved but results, which are put in the order of their calls.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def call_arguments(item: Item) -> dict[str, Any]:
     try:
         return read_object(item.wire["arguments"].encode())
     except NotAnObject as error:
-        raise RequestError("invalid_value", f"{path} must be the text of a JSON object: {error}.", path) from error
+        raise RequestError(
+            "invalid_value", f"{path} must be the text of a JSON object: {error}.", path
+        ) from error
 
 
 @dataclass(slots=True)
@@ -59,8 +61,8 @@ class _AssistantTurn:
         if stage < self.stage:
             raise RequestError(
                 "invalid_assistant_history",
-                f"{item.path} is {kind} after {_ORDER[self.stage]}, but one assistant turn holds reasoning, then "
-                "messages, then function calls.",
+                f"{item.path} is {kind} after {_ORDER[self.stage]}, but one assistant turn holds "
+                "reasoning, then messages, then function calls.",
                 item.path,
             )
         self.stage = stage
@@ -149,8 +151,8 @@ class _History:
                 where = following.path if following is not None else "input"
                 raise RequestError(
                     "invalid_tool_history",
-                    f"{where}: the call {shown(call.wire['call_id'])} has no result; every call of a turn needs "
-                    "one before the conversation goes on.",
+                    f"{where}: the call {shown(call.wire['call_id'])} has no result; every call of a turn "
+                    "needs one before the conversation goes on.",
                     where,
                 )
         self._messages += [self._results[call.wire["call_id"]] for call in self._calls]

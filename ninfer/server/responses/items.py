@@ -1,8 +1,8 @@
 """Input Items: read, checked and brought into one form.
 
-Owns the shape of every Item that a client may send; how Items become turns is ``history.py``'s. The normalised
-Item is what ``input_items`` lists and what the store keeps: its members in the protocol's order, defaults
-filled in, an id of its own.
+Owns the shape of every Item that a client may send; how Items become turns is ``history.py``'s. The
+normalised Item is what ``input_items`` lists and what the store keeps: its members in the protocol's order,
+defaults filled in, an id of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _UNSUPPORTED = "unsupported_value"
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One normalised Item and where it stands: ``input[2]``, or ``previous_response_id`` when it was stored."""
+    """One normalised Item and where it stands: ``input[2]``, or ``previous_response_id`` when stored."""
 
     wire: Wire
     path: str
@@ -49,7 +49,9 @@ def require_unique_ids(items: Iterable[Item]) -> None:
         name = item.wire["id"]
         if name in seen:
             raise RequestError(
-                "invalid_value", f"{item.path}.id {shown(name)} stands on more than one Item.", f"{item.path}.id"
+                "invalid_value",
+                f"{item.path}.id {shown(name)} stands on more than one Item.",
+                f"{item.path}.id",
             )
         seen.add(name)
 
@@ -76,7 +78,9 @@ def _unknown(entry: Members, kind: str) -> RequestError:
     tables = spec.document("http/responses")
     lacking = tables["refused_items"].get(kind)
     if lacking is not None:
-        return entry.invalid("type", f"{kind} is not supported: NInfer does not provide {lacking}", _UNSUPPORTED)
+        return entry.invalid(
+            "type", f"{kind} is not supported: NInfer does not provide {lacking}", _UNSUPPORTED
+        )
     return entry.invalid("type", f"must be one of {', '.join(tables['items'])}, not {shown(kind)}")
 
 

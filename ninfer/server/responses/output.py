@@ -23,8 +23,8 @@ _KINDS: Mapping[Channel, str] = {"reasoning": "reasoning", "content": "message"}
 class OutputChoices:
     """What a request asks of its output.
 
-    ``summary``: reasoning shows the placeholder; ``mirror``: it has ``encrypted_content``. ``functions`` gives
-    namespace and name of every declared function by the one name that the model knows.
+    ``summary``: reasoning shows the placeholder; ``mirror``: it has ``encrypted_content``. ``functions``
+    gives namespace and name of every declared function by the one name that the model knows.
     """
 
     summary: bool = False

@@ -44,7 +44,9 @@ def _part(part: Members, role: str) -> dict[str, Any]:
     tables = spec.document("http/responses")
     if kind in tables["assistant_parts"]:
         if role != "assistant":
-            raise part.invalid("type", f"{kind} stands only in assistant messages, not in those of role {role}")
+            raise part.invalid(
+                "type", f"{kind} stands only in assistant messages, not in those of role {role}"
+            )
         if kind == "refusal":
             return {"type": "refusal", "refusal": part.required_string("refusal")}
         return _output_text(part.required_string("text"))
@@ -80,7 +82,9 @@ def _output_text(text: str) -> dict[str, Any]:
 def _media(part: Members, kind: str) -> RequestError:
     """Why a media part cannot be had: what it names first, then that this server runs without vision."""
     if part.value("file_id") is not None:
-        return part.invalid("file_id", "is not supported: NInfer does not provide files", "unsupported_parameter")
+        return part.invalid(
+            "file_id", "is not supported: NInfer does not provide files", "unsupported_parameter"
+        )
     if (detail := part.string("detail")) not in (None, "auto"):
         return part.invalid("detail", f"must be auto, not {shown(str(detail))}", _UNSUPPORTED)
     part.required_string(spec.document("http/responses")["vision_parts"][kind])
@@ -92,5 +96,7 @@ def _media(part: Members, kind: str) -> RequestError:
 def _unknown(part: Members, kind: str, allowed: tuple[str, ...]) -> RequestError:
     lacking = spec.document("http/responses")["refused_parts"].get(kind)
     if lacking is not None:
-        return part.invalid("type", f"{kind} is not supported: NInfer does not provide {lacking}", _UNSUPPORTED)
+        return part.invalid(
+            "type", f"{kind} is not supported: NInfer does not provide {lacking}", _UNSUPPORTED
+        )
     return part.invalid("type", f"must be one of {', '.join(allowed)}, not {shown(kind)}")

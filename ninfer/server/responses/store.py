@@ -23,7 +23,9 @@ class Context:
     inputs: bytes
     outputs: bytes
     own_bytes: int = field(init=False)
-    total_bytes: int = field(init=False)  # with every ancestor: a long conversation is not summed at each turn
+    total_bytes: int = field(
+        init=False
+    )  # with every ancestor: a long conversation is not summed at each turn
 
     def __post_init__(self) -> None:
         own = len(self.inputs) + len(self.outputs) + _overhead("context")
