@@ -99,7 +99,6 @@ SERVE_WORKS = {
     "--help", "--version", "--max-concurrency", "--max-pending-requests", "--pending-timeout-ms",
     "--kv-capacity", "--kv-dtype", "--prefill-chunk", "--cpu-activations", "--reasoning-effort",
     "--default-thinking-budget", "--thinking-budget-message",
-    "--kv-capacity", "--kv-dtype", "--prefill-chunk", "--cpu-activations",
     "--response-store-max-records", "--response-store-max-mib",
 }  # fmt: skip
 
