@@ -46,7 +46,6 @@ class Route:
             "{response_id}", "<response_id:str>"
         )
 
-
     def matches(self, path: str) -> bool:
         """Whether ``path`` is one of this route's."""
         pattern = "".join(
