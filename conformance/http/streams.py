@@ -71,4 +71,4 @@ def _chat_event(payload: Payload) -> str:
         return "role"
     (member,) = delta
     assert delta[member] != ""
-    return {"reasoning_content": "reasoning", "content": "content"}[member]
+    return {"reasoning_content": "reasoning", "content": "content", "tool_calls": "tool_call"}[member]

@@ -75,4 +75,5 @@ def build_services(
         workers=ThreadPoolExecutor(_PREPARATION_THREADS, thread_name_prefix="ninfer-prepare"),
         limits=limits or transport_limits(),
         max_request_bytes=options["max_request_mib"] * 2**20,
+        tolerant_tool_calls=options["tolerant_tool_calls"],
     )

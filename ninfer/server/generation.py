@@ -28,7 +28,8 @@ T = TypeVar("T")
 class Services:
     """What every handler works with; one per server.
 
-    ``counting`` are the slots of token counts, which need no lane.
+    ``counting`` are the slots of token counts, which need no lane. ``tolerant_tool_calls``: calls that a
+    strict reading of an answer turns to text are recovered.
     """
 
     model: ServedModel
@@ -40,6 +41,7 @@ class Services:
     workers: ThreadPoolExecutor
     limits: TransportLimits
     max_request_bytes: int
+    tolerant_tool_calls: bool = False
 
     async def in_thread(self, slot: Slot, work: Callable[[], T]) -> T:
         """Run ``work`` off the event loop; the slot stays taken until it ends, whoever waits for it."""

@@ -99,7 +99,7 @@ SERVE_WORKS = {
     "--help", "--version", "--max-concurrency", "--max-pending-requests", "--pending-timeout-ms",
     "--kv-capacity", "--kv-dtype", "--prefill-chunk", "--cpu-activations", "--reasoning-effort",
     "--default-thinking-budget", "--thinking-budget-message",
-    "--response-store-max-records", "--response-store-max-mib",
+    "--response-store-max-records", "--response-store-max-mib", "--tolerant-tool-calls",
 }  # fmt: skip
 
 BENCH_WORKS = {

@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from sanic.request import Request
 
 from ninfer.engine.requests import GenerationRequest
+from ninfer.output.tools import ToolParser as QwenTools
 from ninfer.prompt.conversation import Conversation, Tool
 from ninfer.prompt.prepared import PreparedPrompt
 from ninfer.server.answer.parsing import NoTools, ToolParser
@@ -70,7 +71,10 @@ class Exchange(Generic[R]):
         self.services = services
         self.prepared = prepared
         self._events = events
-        self._reader = AnswerReader(tool_parser(prepared.request.ask), context_bound=prepared.context_bound)
+        self._reader = AnswerReader(
+            tool_parser(prepared.request.ask, services.tolerant_tool_calls),
+            context_bound=prepared.context_bound,
+        )
 
     @property
     def request(self) -> R:
@@ -89,9 +93,9 @@ class Exchange(Generic[R]):
         return self._events.exhausted
 
 
-def tool_parser(ask: Ask) -> ToolParser:
+def tool_parser(ask: Ask, tolerant: bool) -> ToolParser:
     """The reader of tool markup for one request."""
-    return NoTools()
+    return QwenTools(ask.callable_tools, tolerant) if ask.callable_tools else NoTools()
 
 
 @asynccontextmanager

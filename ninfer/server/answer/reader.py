@@ -14,6 +14,7 @@ from ninfer.output.tools import ParsedCall
 from ninfer.server.answer.parsing import NoTools, ToolParser
 from ninfer.server.answer.pieces import Begun, Call, Ended, EndReason, Piece, Prompted, Text, TimingSnapshot
 from ninfer.server.errors import failure
+from ninfer.server.tools.records import record_turn
 
 
 def new_call_id() -> str:
@@ -77,6 +78,7 @@ class AnswerReader:
             truncated=truncated,
             thinking_closed=not finished.in_thinking,
         )
+        record_turn(finished.id, turn)
         yield from self._texts(turn.texts)
         for index, call in enumerate(turn.calls):
             yield Call(index, self._call_id(), call.name, call.arguments)

@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 from ninfer import spec
 from ninfer.errors import RequestError
 from ninfer.prompt.conversation import Message, Role, TextPart
+from ninfer.server.chat.calls import answered_call, read_calls
 from ninfer.server.members import Members, objects
+from ninfer.server.tools import HistoryEntry, paired
 
 _PLAIN_ROLES: tuple[Role, ...] = ("system", "developer", "user")
 _TOOL_ROLES = ("tool", "function")
@@ -23,15 +25,13 @@ def read_messages(body: Members) -> tuple[Message, ...]:
     entries = body.required_objects("messages")
     if not entries:
         raise body.invalid("messages", "must hold at least one message")
-    return tuple(_message(entry) for entry in entries)
+    return paired(_message(entry) for entry in entries)
 
 
-def _message(entry: Members) -> Message:
+def _message(entry: Members) -> HistoryEntry:
     role = entry.required_string("role")
     if role in _TOOL_ROLES:
-        raise entry.invalid(
-            "role", f"{role} is not supported: NInfer does not provide tool calls", _UNSUPPORTED
-        )
+        return _result(entry, role)
     if entry.string("name"):
         raise entry.invalid(
             "name", "is not supported: the template cannot represent participants", "unsupported_parameter"
@@ -40,21 +40,30 @@ def _message(entry: Members) -> Message:
         return _assistant(entry)
     for plain in _PLAIN_ROLES:
         if role == plain:
-            return Message(plain, _content(entry, required=True))
+            return HistoryEntry(Message(plain, _content(entry, required=True)), entry)
     raise entry.invalid("role", "must be one of system, developer, user, assistant, tool, function")
 
 
-def _assistant(entry: Members) -> Message:
-    for name in ("tool_calls", "function_call", "audio"):
-        if entry.value(name):
-            raise entry.invalid(
-                name, "is not supported: NInfer does not provide it in history", "unsupported_parameter"
-            )
+def _result(entry: Members, role: str) -> HistoryEntry:
+    """What a call gave. A name on a tool message mirrors the function's and means nothing."""
+    entry.string("name")
+    key, member = answered_call(entry, role)
+    call_id = key if role == "tool" else None
+    message = Message("tool", _content(entry, required=True), tool_call_id=call_id)
+    return HistoryEntry(message, entry, answers=key, answers_at=member)
+
+
+def _assistant(entry: Members) -> HistoryEntry:
+    if entry.value("audio"):
+        raise entry.invalid(
+            "audio", "is not supported: NInfer does not provide it in history", "unsupported_parameter"
+        )
+    made = read_calls(entry)
     parts = _content(entry, required=False)
     refusal = entry.string("refusal")
     if refusal and not any(part.text for part in parts):
         parts = (TextPart(refusal),)
-    return Message("assistant", parts, reasoning=_reasoning(entry))
+    return HistoryEntry(Message("assistant", parts, _reasoning(entry), made.calls), entry, made.keys)
 
 
 def _reasoning(entry: Members) -> str | None:

@@ -18,6 +18,7 @@ from ninfer.server.answer.exchange import Ask
 from ninfer.server.chat.messages import read_messages
 from ninfer.server.chat.refusals import refuse_unsupported
 from ninfer.server.chat.template import read_template_options
+from ninfer.server.chat.tools import read_tools
 from ninfer.server.members import Members, wrong_type
 from ninfer.server.resolution import GenerationFields
 from ninfer.server.sampler import sampler_value
@@ -43,16 +44,18 @@ def read_chat_request(values: Mapping[str, Any]) -> ChatRequest:
     options = body.child("stream_options")
     refuse_unsupported(body, stream)
     _check_response_format(body)
+    tools = read_tools(body)
     return ChatRequest(
         model=model,
         ask=Ask(
-            Conversation(read_messages(body), options=read_template_options(body)),
+            Conversation(read_messages(body), tools.declared, read_template_options(body)),
             GenerationFields(
                 sampling=SamplingOverrides(**{name: sampler_value(body, name) for name in _SAMPLER}),
                 seed=sampler_value(body, "seed"),
                 max_tokens=_max_tokens(body),
                 stops=_stops(body),
             ),
+            tools.callable,
         ),
         stream=stream,
         include_usage=bool(options and options.boolean("include_usage")),

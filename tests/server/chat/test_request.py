@@ -186,11 +186,15 @@ def test_wrong_stops_name_stop(value: object) -> None:
             "messages[0].name",
         ),
         ({"messages": [{"role": "user", "content": "x", "name": 5}]}, "invalid_type", "messages[0].name"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "unsupported_value", "messages[0].role"),
+        (
+            {"messages": [{"role": "tool", "content": "x"}]},
+            "missing_required_parameter",
+            "messages[0].tool_call_id",
+        ),
         (
             {"messages": [{"role": "assistant", "tool_calls": [{}]}, USER]},
-            "unsupported_parameter",
-            "messages[0].tool_calls",
+            "missing_required_parameter",
+            "messages[0].tool_calls[0].id",
         ),
         (
             {"messages": [{"role": "assistant", "content": "x", "reasoning": 5}]},
