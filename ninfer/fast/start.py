@@ -1,7 +1,7 @@
 """Opens the fast engine: artifact, memory, kernels, worker.
 
 Owns what happens once, before the first request: sizes are resolved, memory is taken, kernels are compiled
-(about a minute on a machine's first start, nothing later) and run once.
+(some ten seconds on a machine's first start, nothing later) and run once.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _compiling(publish: Publish) -> Iterator[None]:
     done, began = threading.Event(), time.monotonic()
 
     def report() -> None:
-        publish(LogRecord("info", "compiling kernels for this processor, once (about a minute)"))
+        publish(LogRecord("info", "compiling kernels for this processor, once (about ten seconds)"))
         while not done.wait(_REPORT_S):
             publish(LogRecord("info", f"compiling kernels: {time.monotonic() - began:.0f} s"))
 

@@ -1,58 +1,46 @@
 """Plain-memory views for compiled kernels: arrays over addresses that the engine allocated once.
 
-Knows no operation; used only inside Numba functions.
+Knows no operation; used only inside Numba functions. A view is built in place, without ``carray``, whose
+inference costs more compile time than most kernels.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from numba import carray, njit, types
-from numba.core import cgutils
+from numba import types
 from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array
+
+from ninfer.fast.ops.compiled import part
 
 
-@intrinsic
-def pointer(typing_context: Any, address: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.inttoptr(values[0], cgutils.voidptr_t)
+def _view(element: Any) -> Any:
+    """``(address, count)``: ``count`` elements at ``address``."""
+    array = types.Array(element, 1, "C")
 
-    return types.voidptr(types.int64), codegen
+    @intrinsic
+    def view(typing_context: Any, address: Any, count: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            result = context.make_array(array)(context, builder)
+            size = context.get_constant(types.intp, element.bitwidth // 8)
+            data = builder.inttoptr(values[0], result.data.type)
+            populate_array(result, data, [values[1]], [size], size, meminfo=None)
+            return result._getvalue()
 
+        return array(types.int64, types.int64), codegen
 
-@njit(inline="always")
-def floats(address, count):
-    """``count`` float32 at ``address``."""
-    return carray(pointer(address), (count,), np.float32)
-
-
-@njit(inline="always")
-def halves(address, count):
-    """``count`` uint16 words (bf16 or fp16 bits) at ``address``."""
-    return carray(pointer(address), (count,), np.uint16)
+    return view
 
 
-@njit(inline="always")
-def bytes_(address, count):
-    """``count`` int8 at ``address``."""
-    return carray(pointer(address), (count,), np.int8)
-
-
-@njit(inline="always")
-def integers(address, count):
-    """``count`` int32 at ``address``."""
-    return carray(pointer(address), (count,), np.int32)
-
-
-@njit(inline="always")
-def longs(address, count):
-    """``count`` int64 at ``address``."""
-    return carray(pointer(address), (count,), np.int64)
+# float32, float64, int32, int64 and int8 elements; addresses and counts are int64.
+floats, doubles, integers, longs, bytes_ = (
+    _view(element) for element in (types.float32, types.float64, types.int32, types.int64, types.int8)
+)
 
 
 # Whole-array assignment compiles a generic broadcast, ten times slower to compile than these two.
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def clear(address, count):
     """``count`` float32 at ``address`` become 0."""
     target = floats(address, count)
@@ -60,7 +48,7 @@ def clear(address, count):
         target[index] = 0
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def copy(source, target, count):
     """Copy ``count`` float32."""
     x, y = floats(source, count), floats(target, count)

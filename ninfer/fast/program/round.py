@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit
 
 from ninfer.fast.ops.attention import contract as attention_contract
 from ninfer.fast.ops.attention import cpu as attention
+from ninfer.fast.ops.compiled import entry, part
 from ninfer.fast.ops.control import BLOCK_FIELDS, COLUMNS, MAX_COLUMNS, ROW_FIELDS
 from ninfer.fast.ops.embedding import cpu as embedding
 from ninfer.fast.ops.gdn import contract as gdn_contract
@@ -51,7 +51,7 @@ def _post_semaphore(e: Emitter, semaphore: Any) -> None:
     e.call("sem_post", I32, e.builder.inttoptr(semaphore, ir.PointerType(ir.IntType(8))))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def _task_count(opcode, d, segments, rows, row_count, blocks, block_count):
     if opcode == t.LINEAR:
         return linear.task_count(segments, d[0], d[1])
@@ -80,7 +80,7 @@ def _task_count(opcode, d, segments, rows, row_count, blocks, block_count):
     return row_count
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def _run_task(opcode, d, segments, rows, row_count, blocks, samplers, task, thread):
     if opcode == t.LINEAR:
         linear.run_task(segments, d[0], d[1], row_count, task)
@@ -105,7 +105,7 @@ def _run_task(opcode, d, segments, rows, row_count, blocks, samplers, task, thre
         block = blocks[task // heads]
         gdn.fold(d, block, block[COLUMNS], task % heads, thread)
     elif opcode == t.SHIFT:
-        gdn.shift_window(d, blocks[task], blocks[task, COLUMNS], 0, d[gdn_contract.CHANNELS])
+        gdn.shift_window(d, blocks[task], blocks[task, COLUMNS], np.int64(0), d[gdn_contract.CHANNELS])
     elif opcode == t.SWIGLU:
         swiglu.run_task(d, task)
     elif opcode == t.ROUTE:
@@ -124,7 +124,7 @@ def _run_task(opcode, d, segments, rows, row_count, blocks, samplers, task, thre
         embedding.decode_into(d, task, task)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@entry
 def _work(
     team, semaphore, thread, threads, begin, end, opcodes, descriptors, segments, rows, blocks, samplers
 ):
@@ -140,7 +140,7 @@ def _work(
         fetch_add(team + 8 * ROUND, 1)
         for _ in range(load_acquire(team + 8 * SLEEPERS)):
             _post_semaphore(semaphore)
-    index, tasks, spins = begin, 0, 0
+    index, tasks, spins = begin, 0, np.int64(0)
     while True:
         if leads:
             if index == end:
@@ -167,18 +167,18 @@ def _work(
             fetch_add(team + 8 * DONE, 1)
             took = True
         if leads:
-            spins = 0
+            spins = np.int64(0)
             while load_acquire(team + 8 * DONE) < tasks:
                 spins += 1
                 rest(spins)
             index += 1
         else:
-            spins = 0 if took else _idle(team, semaphore, spins)
+            spins = np.int64(0) if took else _idle(team, semaphore, spins)
     if leads and threads > 1:
         fetch_add(team + 8 * ROUND, 1)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def _idle(team, semaphore, spins):
     """One idle moment of a helper: a pause, or sleep between rounds; the moments since it had work."""
     rest(spins + 1)

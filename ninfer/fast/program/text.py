@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ninfer.fast.memory.pages import PagePool
 from ninfer.fast.memory.states import StateImages
-from ninfer.fast.ops.attention.cpu import split_count
+from ninfer.fast.ops.attention.contract import SPLIT_TOKENS
 from ninfer.fast.ops.control import MAX_COLUMNS
 from ninfer.fast.ops.select import contract as select
 from ninfer.fast.program import table as t
@@ -46,7 +46,8 @@ class TextTable(LayerTable):
         threads: int,
         builder: t.TableBuilder,
     ) -> None:
-        wiring = Wiring(config, states, pages, MAX_COLUMNS, threads, split_count(max_context - 1))
+        splits = -(-max_context // SPLIT_TOKENS)
+        wiring = Wiring(config, states, pages, MAX_COLUMNS, threads, splits)
         super().__init__(config, wiring, builder)
         self._weights = weights
         self.final = self.wiring.pair("final", config.hidden)

@@ -96,7 +96,9 @@ def test_kernels_are_kept_there(tmp_path: Path) -> None:
     """One small kernel, compiled by a process of its own and found again by the next."""
     script = (
         "import numpy as np\n"
-        "from ninfer.fast.ops.select.philox import uniform\n"
+        "from ninfer.fast.ops.compiled import entry\n"
+        "from ninfer.fast.ops.select import philox\n"
+        "uniform = entry(philox.uniform.py_func)\n"
         "uniform(np.uint64(1), 2)\n"
         "print(sum(uniform.stats.cache_hits.values()))\n"
     )

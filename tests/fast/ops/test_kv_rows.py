@@ -13,11 +13,13 @@ import torch
 from ninfer.fast.memory.pages import FORMATS
 from ninfer.fast.ops.attention import contract
 from ninfer.fast.ops.attention import cpu as attention
+from ninfer.fast.ops.compiled import entry
 from tests.fast import kv
 from tests.fast.ops.attending import KV_FORMATS, Attending, Lane, attention_config
 from tests.support.fast import Array, address, assert_accurate, fields, run
 
 VECTORS = json.loads((Path(__file__).parents[3] / "spec/vectors/kv_formats.json").read_text())
+store = entry(attention.store.py_func)
 SHAPES = ((4, 2, 64), (4, 1, 128), (2, 2, 256))
 
 
@@ -40,7 +42,7 @@ def stored(kv_format: str, key: Array, value: Array) -> tuple[str, ...]:
     pools = {name: address(plane) for name, plane in zip(names, planes, strict=True)}
     key, value = key.copy(), value.copy()
     d = np.array(fields(contract, **pools), np.int64)
-    attention.store(FORMATS[kv_format], address(key), address(value), 1, d, size)
+    store(FORMATS[kv_format], address(key), address(value), 1, d, size)
     for plane in planes:
         assert (plane[[0, 2]] == 0xEE).all(), "a neighbour's slot was written"
     return tuple(plane[1].tobytes().hex() for plane in planes)

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ninfer.errors import EngineError, RequestError
+from ninfer.fast.ops.compiled import entry
 from ninfer.fast.ops.select import contract as c
-from ninfer.fast.ops.select.philox import uniform
+from ninfer.fast.ops.select import philox as compiled_philox
 from ninfer.fast.program.table import DRAW, SCAN
 from ninfer.sampling import philox
 from ninfer.sampling.draw import select_token
@@ -284,6 +285,9 @@ def test_any_logits_and_any_sampler(
     row.mask = None if mask is None else np.array(mask, np.bool_)
     with np.errstate(all="ignore"):
         check([row])
+
+
+uniform = entry(compiled_philox.uniform.py_func)
 
 
 @given(seed=st.integers(0, 2**64 - 1), position=st.integers(0, 2**32 - 1))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
 from ninfer.fast.ops.attention import contract as c
 from ninfer.fast.ops.attention.rows import (
@@ -21,13 +20,14 @@ from ninfer.fast.ops.attention.rows import (
     store_f16,
     store_int8,
 )
+from ninfer.fast.ops.compiled import part
 from ninfer.fast.ops.control import AXIS_T, BLOCK_TABLE, PAGE_TOKENS, POSITION
 from ninfer.fast.ops.permute import evens_first
 from ninfer.fast.ops.rms_norm.cpu import normalise
 from ninfer.fast.ops.views import clear, copy, floats, integers
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def rotary_table(d, rows, row):
     """Cosines, then sines, of one row's rotary pairs; angles are float32 products as in the model."""
     pairs = d[c.PAIRS]
@@ -39,7 +39,7 @@ def rotary_table(d, rows, row):
         table[pairs + pair] = math.sin(angle)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def _rope(address, table, rotary):
     pairs = rotary // 2
     x, cosine, sine = floats(address, rotary), floats(table, pairs), floats(table + 4 * pairs, pairs)
@@ -49,7 +49,7 @@ def _rope(address, table, rotary):
         x[pairs + pair] = high * cosine[pair] + low * sine[pair]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def append(d, rows, task):
     """One row and KV head: its key and value into the page, its group of queries in place."""
     row, head = task // d[c.KV_HEADS], task % d[c.KV_HEADS]
@@ -72,7 +72,7 @@ def append(d, rows, task):
     store(number, k, v, slot, d, size)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def store(number, k, v, slot, d, size):
     """One normed and rotated key and its raw value, at row ``slot`` of the pools; k and v are overwritten."""
     if number == c.KV_F32:
@@ -91,20 +91,20 @@ def store(number, k, v, slot, d, size):
         store_int8(v, d[c.V_POOL] + slot * size, d[c.V_SCALES] + 2 * slot * groups, size)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def _slot(d, block_table, position, head):
     """Row number in the pools of ``position`` and KV head ``head``."""
     page = np.int64(integers(block_table, position // PAGE_TOKENS + 1)[position // PAGE_TOKENS])
     return (page * d[c.KV_HEADS] + head) * PAGE_TOKENS + position % PAGE_TOKENS
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def split_count(position):
     """Splits of a row that sees the keys 0..position."""
     return position // c.SPLIT_TOKENS + 1
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def attend_tasks(d, rows, count):
     """Tasks of ``attend`` for ``count`` rows; every row has the tasks of the longest."""
     splits = 1
@@ -113,7 +113,7 @@ def attend_tasks(d, rows, count):
     return count * d[c.KV_HEADS] * splits
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def attend(d, rows, count, task, thread):
     """One row, KV head and split: partial results of the head's query group."""
     row = task % count
@@ -139,13 +139,13 @@ def attend(d, rows, count, task, thread):
             _attend_page(d, q, slot, seen, _partial(d, row, head * group + member, split), scratch)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def _partial(d, row, query, split):
     index = (row * d[c.QUERY_HEADS] + query) * d[c.MAX_SPLITS] + split
     return d[c.PARTIALS] + 4 * index * (d[c.HEAD_DIM] + c.PARTIAL_PADDING)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def _attend_page(d, q, slot, seen, target, scratch):
     """Online softmax over one page: maximum, sum and accumulated values of one query head."""
     size, number = d[c.HEAD_DIM], d[c.KV_FORMAT]
@@ -178,7 +178,7 @@ def _attend_page(d, q, slot, seen, target, scratch):
     )
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def merge(d, rows, task):
     """One row and query head: join its splits in order, normalise, gate."""
     row, query = task // d[c.QUERY_HEADS], task % d[c.QUERY_HEADS]

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit
 
 from ninfer.fast.ops.attention.contract import GROUP, KV_BF16, KV_F32
+from ninfer.fast.ops.compiled import part
 from ninfer.fast.ops.vector import F16, I16, I64, LANES, VF32, VI32, Emitter, element_bytes, kernel
 from ninfer.fast.ops.views import bytes_, floats
 
@@ -56,7 +56,7 @@ def store_scale(e: Emitter, value: Any, address: Any) -> Any:
     return e.builder.fpext(half, value.type)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def store_int8(source, codes, scales, n):
     """``n`` floats as int8, one fp16 scale per 64: scale = fp16(amax / 127), code = rint(x · (1 / scale))."""
     x, code = floats(source, n), bytes_(codes, n)
@@ -72,7 +72,7 @@ def store_int8(source, codes, scales, n):
             code[index] = np.int8(min(np.float32(127), max(np.float32(-127), rounded)))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def rotate(address, n):
     """In place: the normalised Sylvester–Walsh–Hadamard transform of ``n`` floats, natural order."""
     x = floats(address, n)
@@ -153,7 +153,7 @@ scores_f32, scores_bf16, scores_i8 = _scores("f32"), _scores("bf16"), _scores("i
 accumulate_f32, accumulate_f16, accumulate_i8 = _accumulate("f32"), _accumulate("f16"), _accumulate("i8")
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def page_scores(number, q, keys, scales, count, d, out):
     """Q · key for ``count`` keys of one page and KV head, by KV format number."""
     if number == KV_F32:
@@ -164,7 +164,7 @@ def page_scores(number, q, keys, scales, count, d, out):
         scores_i8(q, keys, scales, count, d, out)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def page_accumulate(number, p, values, scales, count, d, acc):
     """Acc += Σ p · value over ``count`` values of one page and KV head, by KV format number."""
     if number == KV_F32:

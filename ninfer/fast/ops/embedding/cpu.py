@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from ninfer.fast.ops.compiled import part
 from ninfer.fast.ops.control import TOKEN
 from ninfer.fast.ops.embedding.contract import (
     BASE,
@@ -47,7 +46,7 @@ _f32, _bf16, _q8 = (_decoder(weights, False) for weights in (formats.f32, format
 _q6, _q5, _q4 = (_decoder(weights, True) for weights in (formats.q6, formats.q5, formats.q4))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def decode_row(number, base, high, scale, y, n):
     """One stored row as ``n`` float32 (a multiple of 64) in natural order."""
     if number == formats.BF16:
@@ -64,13 +63,13 @@ def decode_row(number, base, high, scale, y, n):
         _f32(base, high, scale, y, n)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def run_task(d, rows, task):
     """Row ``task``: the embedding of its token."""
     decode_into(d, rows[task, TOKEN], task)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def decode_into(d, source, target):
     """Stored row ``source`` into row ``target``; with equal numbers, one row of a tile."""
     decode_row(

@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from ninfer.fast.ops.compiled import part
 from ninfer.fast.ops.control import COLUMNS, COMMIT, FIRST_ROW, STATE
 from ninfer.fast.ops.gdn import contract as c
 from ninfer.fast.ops.permute import evens_first
@@ -87,7 +87,7 @@ _decay_read_4, _update_read_4 = _tile(4)
 _decay_read_1, _update_read_1 = _tile(1)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def _transition(s, k, q, v, decay, beta, key_dim, value_dim, delta, out):
     """One column of one head: S in place, ``out`` = Sᵀ q; ``delta`` is scratch of d_v floats."""
     value, error = floats(v, value_dim), floats(delta, value_dim)
@@ -109,13 +109,13 @@ def _transition(s, k, q, v, decay, beta, key_dim, value_dim, delta, out):
         column += width
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def conv_tasks(d, block_count):
     """Tasks of ``convolve`` for ``block_count`` blocks."""
     return block_count * ((d[c.CHANNELS] + c.CONV_TASK - 1) // c.CONV_TASK)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def convolve(d, blocks, task):
     """One block and slice of channels, columns in order; the window moves on when the block commits."""
     slices = (d[c.CHANNELS] + c.CONV_TASK - 1) // c.CONV_TASK
@@ -139,7 +139,7 @@ def convolve(d, blocks, task):
         shift_window(d, blocks[block], blocks[block, COLUMNS], first, count)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def _input(d, block, column, first):
     """Address of input column ``column`` of the block; negative columns lie in the lane's window."""
     if column >= 0:
@@ -148,7 +148,7 @@ def _input(d, block, column, first):
     return block[STATE] + d[c.WINDOW_OFFSET] + 4 * (slot * d[c.CHANNELS] + first)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def shift_window(d, block, accepted, first, count):
     """The window after ``accepted`` columns, for ``count`` channels from ``first``."""
     for slot in range(d[c.TAPS] - 1):
@@ -159,7 +159,7 @@ def shift_window(d, block, accepted, first, count):
             target[index] = source[index]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def recur(d, blocks, task, thread):
     """One block and value head: all its columns in order, then the gated norm of each."""
     block, head = blocks[task // d[c.VALUE_HEADS]], task % d[c.VALUE_HEADS]
@@ -178,7 +178,7 @@ def recur(d, blocks, task, thread):
         _gated_norm(d, row, head, out)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def fold(d, block, accepted, head, thread):
     """Replay the first ``accepted`` columns of a kept block on the committed state of one value head."""
     key_dim, value_dim = d[c.KEY_DIM], d[c.VALUE_DIM]
@@ -189,7 +189,7 @@ def fold(d, block, accepted, head, thread):
         _column(d, block[FIRST_ROW] + column, head, s, scratch, out)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def _gates(d, row, head):
     """Record e^g and β of one row and head."""
     heads = d[c.VALUE_HEADS]
@@ -201,7 +201,7 @@ def _gates(d, row, head):
     gates[2 * head + 1] = np.float32(1) / (np.float32(1) + np.float32(math.exp(-b)))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def _column(d, row, head, s, scratch, out):
     """The transition of one recorded column on ``s``."""
     key_dim, value_dim = d[c.KEY_DIM], d[c.VALUE_DIM]
@@ -215,7 +215,7 @@ def _column(d, row, head, s, scratch, out):
     _transition(s, k, q, v, gates[0], gates[1], key_dim, value_dim, delta, out)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def _unit(source, target, n, scale):
     """Target = scale · source / √(Σ source² + eps)."""
     norm = np.float32(math.sqrt(sum_of_squares(source, n) + np.float32(c.L2_EPS)))
@@ -241,7 +241,7 @@ def norm_and_gate(e: Emitter, x: Any, weight: Any, z: Any, n: Any, eps_bits: Any
         e.store(address, e.fmul(normed, e.fmul(gate, e.sigmoid(gate))))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def _gated_norm(d, row, head, out):
     size = d[c.VALUE_DIM]
     norm_and_gate(out, d[c.NORM], d[c.Z] + row * d[c.Z_STRIDE] + 4 * head * size, size, d[c.EPS_BITS])

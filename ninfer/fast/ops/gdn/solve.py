@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from ninfer.fast.ops.compiled import part
 from ninfer.fast.ops.vector import LANES, Emitter, kernel
 
 SYSTEM, RIGHT, N, WIDTH, COUNT, FIELDS = range(6)
@@ -41,7 +40,7 @@ def _substitution(vectors: int) -> Any:
 _wide, _narrow = _substitution(4), _substitution(1)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def run_task(d, task):
     """Solve system ``task``."""
     system = d[SYSTEM] + 4 * task * d[N] * d[N]

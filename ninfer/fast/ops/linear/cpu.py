@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from ninfer.fast.ops.compiled import part
 from ninfer.fast.ops.linear import formats
 from ninfer.fast.ops.linear.contract import (
     ADD,
@@ -83,7 +82,7 @@ q5_1, q5_4 = _dot(formats.q5, 1), _dot(formats.q5, 4)
 q4_1, q4_4 = _dot(formats.q4, 1), _dot(formats.q4, 4)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def one_column(number, base, high, scale, x, k, y, mode):
     """One row against one column, by format number."""
     if number == formats.BF16:
@@ -100,7 +99,7 @@ def one_column(number, base, high, scale, x, k, y, mode):
         f32_1(base, high, scale, x, 0, k, y, 0, mode)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def four_columns(number, base, high, scale, x, x_stride, k, y, y_stride, mode):
     """One row against four columns, by format number."""
     if number == formats.BF16:
@@ -117,13 +116,13 @@ def four_columns(number, base, high, scale, x, x_stride, k, y, y_stride, mode):
         f32_4(base, high, scale, x, x_stride, k, y, y_stride, mode)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def rows_per_task(segment):
     """Rows whose weights fill about TASK_BYTES."""
     return max(1, TASK_BYTES // (segment[BASE_STRIDE] + segment[HIGH_STRIDE] + segment[SCALE_STRIDE]))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def task_count(segments, first, last):
     """Tasks of the segments ``first..last`` (exclusive)."""
     total = 0
@@ -133,7 +132,7 @@ def task_count(segments, first, last):
     return total
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def run_task(segments, first, last, columns, task):
     """Compute the rows of task number ``task`` for ``columns`` columns."""
     for index in range(first, last):
@@ -147,7 +146,7 @@ def run_task(segments, first, last, columns, task):
         task -= tasks
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def run_rows(segment, x, y_base, columns, begin, end):
     """Rows ``begin..end`` of one segment against ``columns`` columns at ``x``, results at ``y_base``."""
     number, k, mode = segment[FORMAT], segment[K], segment[MODE]

@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import carray, njit
 
+from ninfer.fast.ops.compiled import part
 from ninfer.fast.ops.linear.contract import SEGMENT_FIELDS
 from ninfer.fast.ops.linear.cpu import run_rows
 from ninfer.fast.ops.moe import contract as c
 from ninfer.fast.ops.permute import evens_first
 from ninfer.fast.ops.swiglu.cpu import product
-from ninfer.fast.ops.views import clear, floats, longs, pointer
+from ninfer.fast.ops.views import clear, floats, longs
+
+# A plain 1 would be a type of its own, and compile what it is given to once more.
+_ONE = np.int64(1)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def route(d, row):
     """The experts of one row and their weights."""
     experts, chosen = d[c.EXPERTS], d[c.PER_TOKEN]
@@ -44,35 +47,34 @@ def route(d, row):
         weights[rank] /= kept
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def _slices(size):
     return (size + c.TASK_ROWS - 1) // c.TASK_ROWS
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _segments(d, expert):
-    address = d[c.TABLE] + 8 * expert * 3 * SEGMENT_FIELDS
-    return carray(pointer(address), (3, SEGMENT_FIELDS), np.int64)
+@part
+def _segment(d, expert, which):
+    return longs(d[c.TABLE] + 8 * (3 * expert + which) * SEGMENT_FIELDS, SEGMENT_FIELDS)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def expand_tasks(d, rows):
     """Tasks of ``expand`` for ``rows`` rows."""
     return rows * d[c.PER_TOKEN] * _slices(d[c.WIDTH])
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def expand(d, task, thread):
     """One row, chosen expert and slice of its width: the gated product."""
     slices = _slices(d[c.WIDTH])
     pair, begin = task // slices, task % slices * c.TASK_ROWS
     row, end = pair // d[c.PER_TOKEN], min(d[c.WIDTH], begin + c.TASK_ROWS)
     expert = longs(d[c.CHOICE] + 8 * pair, 1)[0]
-    segments, x = _segments(d, expert), d[c.X] + row * d[c.X_STRIDE]
+    x = d[c.X] + row * d[c.X_STRIDE]
     gate = d[c.SCRATCH] + thread * d[c.SCRATCH_STRIDE]
     up = gate + 4 * c.TASK_ROWS
-    run_rows(segments[c.GATE], x, gate - 4 * begin, 1, begin, end)
-    run_rows(segments[c.UP], x, up - 4 * begin, 1, begin, end)
+    run_rows(_segment(d, expert, c.GATE), x, gate - 4 * begin, _ONE, begin, end)
+    run_rows(_segment(d, expert, c.UP), x, up - 4 * begin, _ONE, begin, end)
     target = d[c.PRODUCTS] + pair * d[c.PRODUCTS_STRIDE] + 4 * begin
     # Whole groups of lanes are computed: those beyond the width must not hold what scratch held before.
     size, whole = end - begin, (end - begin + 31) // 32 * 32
@@ -85,13 +87,13 @@ def expand(d, task, thread):
         product(gate, up, target, whole)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def contract_tasks(d, rows):
     """Tasks of ``contract`` for ``rows`` rows."""
     return rows * _slices(d[c.HIDDEN])
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def contract(d, task, thread):
     """One row and slice of the hidden size: routed experts in order, then the shared one, onto h."""
     slices = _slices(d[c.HIDDEN])
@@ -105,7 +107,7 @@ def contract(d, task, thread):
         pair = row * d[c.PER_TOKEN] + rank
         expert, weight = longs(d[c.CHOICE] + 8 * pair, 1)[0], floats(d[c.WEIGHTS] + 4 * pair, 1)[0]
         x = d[c.PRODUCTS] + pair * d[c.PRODUCTS_STRIDE]
-        run_rows(_segments(d, expert)[c.DOWN], x, scratch - 4 * begin, 1, begin, end)
+        run_rows(_segment(d, expert, c.DOWN), x, scratch - 4 * begin, _ONE, begin, end)
         for index in range(size):
             total[index] += weight * part[index]
     score = floats(d[c.SHARED_SCORE] + row * d[c.SCORE_STRIDE], 1)[0]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from ninfer.fast.ops.compiled import part
 from ninfer.fast.ops.permute import evens_first
 from ninfer.fast.ops.rms_norm.contract import (
     EPS_BITS,
@@ -37,7 +36,7 @@ def normalise(e: Emitter, x: Any, weight: Any, y: Any, n: Any, eps_bits: Any) ->
         e.store(e.at(y, index, 4), e.fmul(value, e.load(e.at(weight, index, 4), "f32")))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def run_task(d, task):
     """Row ``task``."""
     y = d[Y] + task * d[Y_STRIDE]

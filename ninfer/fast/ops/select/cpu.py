@@ -5,29 +5,29 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from ninfer.fast.ops.compiled import part
 from ninfer.fast.ops.select import contract as c
 from ninfer.fast.ops.select.philox import uniform
-from ninfer.fast.ops.views import floats, integers, longs
-
-# One candidate record: value as float32 bits in an int64 word, then the id.
-_WORDS = 2
+from ninfer.fast.ops.views import doubles, floats, integers, longs
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def slice_count(d):
     """Slices of the vocabulary."""
     return (d[c.VOCABULARY] + c.SLICE - 1) // c.SLICE
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def _record(d, row, piece):
-    """Best list of one row and slice: count word, ids [CANDIDATES], then values [CANDIDATES] float32."""
+    """Best list of one row and slice: count word, ids [CANDIDATES], then values [CANDIDATES] float32.
+
+    The values have twice the room they fill: ``draw`` puts float64 weights there.
+    """
     return d[c.BEST] + (row * slice_count(d) + piece) * 8 * (1 + 2 * c.CANDIDATES)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def scan(d, samplers, task):
     """One row and slice: penalise, mask and keep the best, descending, ties by id."""
     row, piece = task // slice_count(d), task % slice_count(d)
@@ -43,7 +43,7 @@ def scan(d, samplers, task):
     header, ids = longs(record, 1), longs(record + 8, c.CANDIDATES)
     values = floats(record + 8 * (1 + c.CANDIDATES), c.CANDIDATES)
     keep = 1 if sampler.temperature == 0 else c.CANDIDATES
-    held, edge = 0, np.float32(-np.inf)
+    held, edge = np.int64(0), np.float32(-np.inf)
     drafts = integers(d[c.PENDING] + 4 * row * c.PENDING_WORDS, c.PENDING_WORDS)
     waiting = drafts[0] if penalised and d[c.PENDING] != 0 else 0
     at = 0
@@ -68,7 +68,7 @@ def scan(d, samplers, task):
     header[0] = held
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def _insert(ids, values, held, keep, value, token):
     """Insert behind every value that is not smaller: ids arrive ascending, so ties stay by id."""
     place = min(held, keep - 1)
@@ -80,20 +80,23 @@ def _insert(ids, values, held, keep, value, token):
     return min(held + 1, keep)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def draw(d, samplers, row):
-    """The token of one row, from the best of its slices."""
+    """The token of one row: its slices' best joined in the first slice's record."""
     sampler = samplers[row]
-    ids, values = np.empty(c.CANDIDATES, np.int64), np.empty(c.CANDIDATES, np.float32)
+    first = _record(d, row, 0)
+    ids, values = longs(first + 8, c.CANDIDATES), floats(first + 8 * (1 + c.CANDIDATES), c.CANDIDATES)
     keep = 1 if sampler.temperature == 0 else (sampler.top_k if sampler.top_k > 0 else c.CANDIDATES)
-    held = 0
     drawn = longs(d[c.DRAWN] + 8 * row, 1)
+    held = min(longs(first, 1)[0], keep)
     for piece in range(slice_count(d)):
         record = _record(d, row, piece)
         found = longs(record, 1)[0]
         if found < 0:
             drawn[0] = found
             return
+        if piece == 0:
+            continue
         piece_ids = longs(record + 8, c.CANDIDATES)
         piece_values = floats(record + 8 * (1 + c.CANDIDATES), c.CANDIDATES)
         for index in range(found):
@@ -101,17 +104,23 @@ def draw(d, samplers, row):
                 held = _insert(ids, values, held, keep, piece_values[index], piece_ids[index])
     if held == 0:
         drawn[0] = c.DEAD_END
-        return
-    drawn[0] = ids[0] if sampler.temperature == 0 else _walk(sampler, ids, values, held)
+    elif sampler.temperature == 0:
+        drawn[0] = ids[0]
+    else:
+        weights = doubles(first + 8 * (1 + c.CANDIDATES), c.CANDIDATES)
+        drawn[0] = _walk(sampler, ids, values, weights, held)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _walk(sampler, ids, values, held):
-    """Softmax, top-p, min-p and the draw over ``held`` candidates, all in float64."""
-    weights = np.empty(c.CANDIDATES, np.float64)
+@part
+def _walk(sampler, ids, values, weights, held):
+    """Softmax, top-p, min-p and the draw over ``held`` candidates, all in float64.
+
+    ``weights`` lie over ``values``, each over what is read no more when it is written.
+    """
     top, total = np.float64(values[0]), 0.0
-    for index in range(held):
+    for index in range(held - 1, -1, -1):
         weights[index] = math.exp((np.float64(values[index]) - top) / sampler.temperature)
+    for index in range(held):
         total += weights[index]
     kept = held
     if sampler.top_p < 1:

@@ -5,9 +5,9 @@ out.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from ninfer import spec
+from ninfer.fast.ops.compiled import part
 
 _RANDOMNESS = spec.document("sampling")["randomness"]
 _ROUNDS = int(_RANDOMNESS["rounds"])
@@ -17,7 +17,7 @@ _TOKEN = np.uint64(_RANDOMNESS["purposes"]["token"])
 _WORD, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def uniform(seed, position):
     """The number in [0, 1) of the token drawn at ``position``."""
     x0, x1, x2, x3 = np.uint64(position), np.uint64(0), _TOKEN, np.uint64(0)

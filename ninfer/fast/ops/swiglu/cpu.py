@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from ninfer.fast.ops.compiled import part
 from ninfer.fast.ops.permute import evens_first
 from ninfer.fast.ops.swiglu.contract import GATE, PERMUTED, PERMUTED_STRIDE, STRIDE, UP, Y_STRIDE, N, Y
 from ninfer.fast.ops.vector import Emitter, kernel
@@ -22,13 +21,13 @@ def product(e: Emitter, gate: Any, up: Any, y: Any, n: Any) -> None:
         e.store(e.at(y, index, 4), e.fmul(active, e.load(e.at(up, index, 4), "f32")))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def task_count(d, rows):
     """Tasks for ``rows`` rows."""
     return rows * ((d[N] + TASK_ELEMENTS - 1) // TASK_ELEMENTS)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@part
 def run_task(d, task):
     """One slice of one row."""
     slices = (d[N] + TASK_ELEMENTS - 1) // TASK_ELEMENTS
