@@ -22,7 +22,7 @@ class _NoEnvironments:
         """Nothing: no kernel touches Python objects."""
 
 
-class _PartLibrary(JITCodeLibrary):
+class _PartLibrary(JITCodeLibrary):  # type: ignore[misc]
     """A module that is linked into others and never becomes machine code by itself."""
 
     @property
@@ -40,7 +40,7 @@ class _PartLibrary(JITCodeLibrary):
         return 0
 
 
-class _PartCompiler(Compiler):
+class _PartCompiler(Compiler):  # type: ignore[misc]
     """Numba's compiler with a ``_PartLibrary`` to write into."""
 
     def __init__(self, typing_context: Any, target_context: Any, library: Any, *rest: Any) -> None:
