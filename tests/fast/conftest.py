@@ -1,6 +1,6 @@
 """Kernels are compiled once for all tests of the fast engine; and torch has one thread.
 
-Compiling takes ten seconds and more where the kernel cache is empty, so one worker does it while the others wait,
+Compiling takes some ten seconds where the kernel cache is empty: one worker does it while the others wait,
 and the tests' own time limit does not count it.
 """
 

@@ -84,7 +84,7 @@ def _insert(ids, values, held, keep, value, token):
 def draw(d, samplers, row):
     """The token of one row: its slices' best joined in the first slice's record."""
     sampler = samplers[row]
-    first = _record(d, row, 0)
+    first = _record(d, row, np.int64(0))
     ids, values = longs(first + 8, c.CANDIDATES), floats(first + 8 * (1 + c.CANDIDATES), c.CANDIDATES)
     keep = 1 if sampler.temperature == 0 else (sampler.top_k if sampler.top_k > 0 else c.CANDIDATES)
     drawn = longs(d[c.DRAWN] + 8 * row, 1)
