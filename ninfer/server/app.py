@@ -38,7 +38,10 @@ def build_app(services: Services) -> SanicApp:
     app.ctx.services = services
     for route in (*ROUTES, *doubled_routes()):
         _register(app, route)
+    app.register_middleware(services.access.admit, "request")
     app.register_middleware(_identify, "response")
+    if services.access.cors:
+        app.register_middleware(services.access.open_to_browsers, "response")
     app.register_listener(_end_requests, "before_server_stop")
     app.register_listener(_release, "after_server_stop")
     return app
@@ -62,13 +65,13 @@ def _settings(limits: TransportLimits, max_request_bytes: int) -> dict[str, obje
 
 def _register(app: SanicApp, route: Route) -> None:
     name = f"{route.method} {route.path}".translate(str.maketrans(" /{}.", "_____"))
-    app.add_route(
-        route.handler,
+    app.route(
         route.pattern,
-        methods=[route.method],
+        methods=route.methods,
         name=name,
         stream=route.reads_body,
-    )
+        ignore_body=not route.reads_body,
+    )(route.handler)
 
 
 def _identify(request: Request, response: BaseHTTPResponse) -> None:

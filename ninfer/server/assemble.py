@@ -13,6 +13,7 @@ from typing import Any
 
 from ninfer.engine.interface import EngineHost
 from ninfer.prompt.conversation import TemplateOptions
+from ninfer.server.access import Access
 from ninfer.server.generation import Services
 from ninfer.server.outstanding import Outstanding
 from ninfer.server.resolution import generation_defaults
@@ -76,4 +77,5 @@ def build_services(
         limits=limits or transport_limits(),
         max_request_bytes=options["max_request_mib"] * 2**20,
         tolerant_tool_calls=options["tolerant_tool_calls"],
+        access=Access(options["api_key"], options["cors"]),
     )

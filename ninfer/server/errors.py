@@ -37,7 +37,8 @@ class WireError:
 def wire_error(error: BaseException) -> WireError:
     """What a client is told about ``error``; an unforeseen one is logged and told as ``internal_error``."""
     if isinstance(error, RequestError):
-        return WireError(error.code, error.message, error.param)
+        headers = {"www-authenticate": "Bearer"} if error.code == "invalid_api_key" else {}
+        return WireError(error.code, error.message, error.param, headers)
     if isinstance(error, EngineError):
         return WireError(error.code, error.message)
     if isinstance(error, sanic_errors.SanicException):

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from ninfer.engine.interface import EngineHost
 from ninfer.engine.requests import GenerationRequest
+from ninfer.server.access import Access
 from ninfer.server.event_stream import EventStream
 from ninfer.server.outstanding import Outstanding, Slot
 from ninfer.server.resolution import GenerationDefaults
@@ -41,6 +42,7 @@ class Services:
     workers: ThreadPoolExecutor
     limits: TransportLimits
     max_request_bytes: int
+    access: Access
     tolerant_tool_calls: bool = False
 
     async def in_thread(self, slot: Slot, work: Callable[[], T]) -> T:

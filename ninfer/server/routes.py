@@ -40,6 +40,11 @@ class Route:
     reads_body: bool = False
 
     @property
+    def methods(self) -> tuple[str, ...]:
+        """What the route answers: a GET also without its body."""
+        return ("GET", "HEAD") if self.method == "GET" else (self.method,)
+
+    @property
     def pattern(self) -> str:
         """The path in Sanic's form. A model id may hold slashes, as Hugging Face names do."""
         return self.path.replace("{model_id}", "<model_id:path>").replace(

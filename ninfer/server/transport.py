@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from sanic import HTTPResponse
 from sanic.http import Http
@@ -40,7 +40,8 @@ class TransportLimits:
 
 
 def transport_limits() -> TransportLimits:
-    return TransportLimits(**spec.document("http/transport"))
+    rows = spec.document("http/transport")
+    return TransportLimits(**{field.name: rows[field.name] for field in fields(TransportLimits)})
 
 
 async def read_body(request: Request, max_bytes: int, limits: TransportLimits) -> bytes:

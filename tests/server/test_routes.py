@@ -67,6 +67,15 @@ def test_the_document_is_served(client: Client) -> None:
     assert answer.json == json.loads(json.dumps(spec.document("http/openapi")))
 
 
+@pytest.mark.parametrize("path", [route.path for route in ROUTES if route.method == "GET"])
+def test_head_is_a_get_without_its_body(client: Client, path: str) -> None:
+    path = path.replace("{model_id}", "nano")
+    head, get = client.request("HEAD", path), client.get(path)
+    assert (head.status, head.body) == (get.status, b"")
+    assert head.headers["content-length"] == str(len(get.body))
+    assert head.headers["x-request-id"]
+
+
 @pytest.mark.clause("HTTP-001", "HEALTH-001")
 def test_health(client: Client) -> None:
     answer = client.get("/health")
@@ -116,7 +125,7 @@ def test_unknown_routes_are_404(client: Client, method: str, path: str) -> None:
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
 def test_other_methods_are_405_with_allow(client: Client, route: Any) -> None:
     path = route.path.replace("{model_id}", "nano")
-    there = {other.method for other in ROUTES if other.path == route.path}
+    there = {method for other in ROUTES if other.path == route.path for method in other.methods}
     for method in {"GET", "POST", "PUT", "DELETE", "PATCH"} - there:
         answer = client.request(method, path)
         assert answer.status == 405

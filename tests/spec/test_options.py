@@ -98,7 +98,7 @@ SERVE_WORKS = {
     "--greedy", "--no-thinking", "--preserve-thinking", "--max-request-mib", "--log-level", "--engine",
     "--help", "--version", "--max-concurrency", "--max-pending-requests", "--pending-timeout-ms",
     "--kv-capacity", "--kv-dtype", "--prefill-chunk", "--cpu-activations", "--reasoning-effort",
-    "--default-thinking-budget", "--thinking-budget-message",
+    "--default-thinking-budget", "--thinking-budget-message", "--api-key", "--cors",
     "--response-store-max-records", "--response-store-max-mib", "--tolerant-tool-calls",
 }  # fmt: skip
 
