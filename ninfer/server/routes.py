@@ -89,8 +89,10 @@ ENVELOPES: Mapping[str, Envelope] = {"/v1/messages": ANTHROPIC}
 def allowed_methods(path: str) -> list[str]:
     """The methods of a path, for ``Allow``: Sanic does not tell those of paths with parameters."""
     routes = (*ROUTES, *doubled_routes())
-    exact = [route.method for route in routes if route.path == path]
-    return exact or [route.method for route in routes if route.matches(path)]
+    found = [route for route in routes if route.path == path] or [
+        route for route in routes if route.matches(path)
+    ]
+    return [method for route in found for method in route.methods]
 
 
 def doubled_routes() -> Iterator[Route]:
