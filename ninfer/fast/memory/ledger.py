@@ -18,15 +18,15 @@ AUTO_SHARE = 0.25
 AUTO_CONTEXTS = 4
 
 
-def page_bytes(config: TextConfig, kv_format: str) -> int:
-    """Bytes of one KV page over all attention layers; 0 for a model without attention."""
+def page_bytes(config: TextConfig, kv_format: str, mtp: bool = False) -> int:
+    """Bytes of one KV page over all attention layers, the MTP head's too; 0 without attention."""
     if config.attention is None:
         return 0
     number = FORMATS[kv_format]
     row = config.attention.head_dim * element_bytes(number)
     if number == KV_INT8:
         row += 2 * (config.attention.head_dim // GROUP)
-    layers = config.layer_types.count("full_attention")
+    layers = config.layer_types.count("full_attention") + mtp
     return 2 * layers * config.attention.kv_heads * PAGE_TOKENS * row
 
 

@@ -19,7 +19,9 @@ from ninfer.fast.memory.pages import PagePool
 from ninfer.fast.memory.states import StateImages
 from ninfer.fast.ops.control import MAX_COLUMNS, PAGE_TOKENS
 from ninfer.fast.ops.select.contract import DEAD_END, NOT_A_NUMBER
-from ninfer.fast.program.parameters import load_text_weights
+from ninfer.fast.program.mtp import MtpRunner, MtpTable, MtpWeights, load_mtp_weights, mtp_layer
+from ninfer.fast.program.mtp_lanes import MtpLanes
+from ninfer.fast.program.parameters import TextWeights, load_text_weights
 from ninfer.fast.program.prefill import Chunk, Prefill, PrefillTable
 from ninfer.fast.program.round import RoundRunner
 from ninfer.fast.program.table import TableBuilder
@@ -38,7 +40,8 @@ Counts = npt.NDArray[np.int32]
 class ProgramOptions:
     """Sizes fixed at start-up. ``pages`` of 64 tokens; ``vocabulary`` ids may be drawn.
 
-    ``activations`` bf16 rounds the inputs and outputs of prefill's matrix products, nothing else.
+    ``activations`` bf16 rounds the inputs and outputs of prefill's matrix products, nothing else. ``mtp``
+    loads the prediction head, with ``proposal_head`` as its output head.
     """
 
     lanes: int
@@ -49,6 +52,8 @@ class ProgramOptions:
     threads: int
     vocabulary: int
     activations: str = "float32"
+    mtp: bool = False
+    proposal_head: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -96,9 +101,12 @@ class Program:
         listener: LoadListener | None = None,
     ) -> None:
         self.config, self.options = config, options
-        weights = load_text_weights(WeightLoader(artifact, listener), config)
+        loader = WeightLoader(artifact, listener)
+        weights = load_text_weights(loader, config)
         self.states = StateImages(config, options.lanes)
         attention = [i for i, kind in enumerate(config.layer_types) if kind == "full_attention"]
+        if options.mtp:
+            attention.append(mtp_layer(config))
         self.pages = (
             None
             if config.attention is None
@@ -117,6 +125,8 @@ class Program:
         )
         wiring = Wiring(config, self.states, self.pages, options.prefill_chunk, options.threads, 1)
         prefill_table = PrefillTable(builder, wiring, weights)
+        head = load_mtp_weights(loader, config, weights, options.proposal_head) if options.mtp else None
+        mtp_table = None if head is None else self._mtp_table(head, weights, builder)
         self._runner = RoundRunner(builder.build(), options.threads, options.prefill_chunk)
         self._prefill = Prefill(
             config,
@@ -129,8 +139,23 @@ class Program:
             options.activations,
         )
         self._verifier = Verifier(self._runner, self._table, self.states, self._set_sampler)
+        self.mtp: MtpLanes | None = None
+        if head is not None and mtp_table is not None:
+            mtp = MtpRunner(mtp_table, self._runner)
+            self.mtp = MtpLanes(
+                mtp, self._runner, self.states, config.hidden, self._set_sampler, head.token_ids
+            )
+        self._chunk_rows = wiring.hidden.array
         self.last_unit = (0.0, 0.0)
         self.workspace_bytes = self._table.wiring.bytes + wiring.bytes
+        if mtp_table is not None:
+            self.workspace_bytes += mtp_table.wiring.bytes
+
+    def _mtp_table(self, head: MtpWeights, weights: TextWeights, builder: TableBuilder) -> MtpTable:
+        assert self.pages is not None, "a head's config has attention members"
+        options = self.options
+        sizes = (options.max_context, options.vocabulary, options.threads)
+        return MtpTable(self.config, head, weights, self.states, self.pages, *sizes, builder)
 
     # --- lanes -------------------------------------------------------------------------------------
 
@@ -172,6 +197,8 @@ class Program:
         assert 0 < len(tokens) <= self.options.prefill_chunk
         launched = time.monotonic()
         row = self._prefill.run(Chunk(tokens, axes, lane.frontier, lane.block_table, lane.slot))
+        if self.mtp is not None:
+            self.mtp.prefilled(lane, lane.frontier, tokens, axes, self._chunk_rows[: len(tokens)])
         self.last_unit = (launched, time.monotonic())
         # Media span fewer positions than tokens: what follows counts on from the largest one so far.
         largest = max(lane.frontier + lane.shift, int(axes.max()) + 1)
@@ -223,6 +250,10 @@ class Program:
     def commit(self, blocks: Sequence[Block], counts: Sequence[int]) -> None:
         """Take in the first ``counts`` columns of the blocks just verified, bit for bit as single steps."""
         self._verifier.commit(blocks, counts)
+
+    def hidden(self, first: int, rows: int) -> npt.NDArray[np.float32]:
+        """Residual rows [rows, H] of the last Forward; the next one overwrites them."""
+        return self._table.wiring.hidden.array[first : first + rows, : self.config.hidden]
 
     def logits(self, rows: int) -> npt.NDArray[np.float32]:
         """The last Forward's logits [rows, vocabulary] (tests and scoring)."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ninfer.artifact import Artifact, EncodedPiece
+from ninfer.artifact import Artifact, EncodedPiece, Proposal
 from ninfer.errors import ArtifactError
 from ninfer.fast.ops.linear import formats
 
@@ -84,6 +84,15 @@ class WeightLoader:
     def vector(self, name: str, offset: float = 0.0) -> Array:
         """A parameter as contiguous float32 plus ``offset`` (zero-centred norms are kept as 1 + w)."""
         return np.ascontiguousarray(self._artifact.parameter(name).astype(np.float32) + np.float32(offset))
+
+    def integers(self, name: str) -> npt.NDArray[np.int32]:
+        """A parameter of ids."""
+        return np.ascontiguousarray(self._artifact.parameter(name), np.int32)
+
+    @property
+    def proposal(self) -> Proposal | None:
+        """What the text component says of a proposal head."""
+        return self._artifact.directory.components["text"].proposal
 
     def matrix(self, name: str) -> Matrix:
         """A parameter's stored rows.

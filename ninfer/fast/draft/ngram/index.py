@@ -81,6 +81,16 @@ class NgramIndex:
             return NOTHING
         return self._text[place + 1 : place + 1 + count].copy()
 
+    def recent(self, suffix: int, most: int) -> Tokens:
+        """At most ``most`` tokens that followed the last ``suffix`` ones where they stood last before."""
+        if self.length <= suffix:
+            return NOTHING
+        place = kernels.previous(self._text, self.length, suffix)
+        if place < 0:
+            return NOTHING
+        count = kernels.left_in_span(self._text, place, self.length, most)
+        return self._text[place + 1 : place + 1 + count].copy()
+
     def _add_source(self, source: Tokens) -> None:
         end = min(self._end + 1 + len(source), len(self._text))
         if end <= self._end + 1:

@@ -147,3 +147,16 @@ def find(text, tables, length, sources, end, least, most):
         if best >= 0:
             break
     return best, best_match, best_left
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def previous(text, length, suffix):
+    """The latest earlier place where the last ``suffix`` tokens of ``text[:length]`` stand; −1: nowhere."""
+    last = length - 1
+    for place in range(last - 1, suffix - 2, -1):
+        count = 0
+        while count < suffix and text[last - count] >= 0 and text[place - count] == text[last - count]:
+            count += 1
+        if count == suffix:
+            return place
+    return -1

@@ -1,0 +1,281 @@
+"""A decode round with drafts: propose, verify, commit what the target drew itself.
+
+Owns the choice of proposals, the split into verifications of at most 64 columns, acceptance and its counts.
+A draft stays while it equals the target's own draw at its place (law 3), so nothing here can change an
+answer. Requests' texts and ends are the turn's, memory and computing the program's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ninfer import spec
+from ninfer.engine.events import Delta, DraftUsage
+from ninfer.engine.requests import GenerationRequest
+from ninfer.engine.settings import DraftSettings
+from ninfer.engine.turn import Turn
+from ninfer.fast.draft.ngram.index import NOTHING, NgramIndex, Tokens
+from ninfer.fast.draft.tally import Tally
+from ninfer.fast.draft.widths import WidthChooser
+from ninfer.fast.program.mtp_lanes import Wish
+from ninfer.fast.program.program import Lane, Program, Sampler, check_drawn
+from ninfer.fast.program.verify import Block
+
+
+class Drafter(Protocol):
+    """A neural drafter with memory per lane (``MtpLanes``)."""
+
+    def begin(self, lane: Lane, token: int) -> None:
+        """The prompt is in and its first output token is drawn."""
+
+    def draft(self, wishes: Sequence[Wish]) -> list[Tokens]:
+        """At most as many drafts per wish as it asks for."""
+        ...
+
+    def committed(self, lane: Lane, rows: npt.NDArray[np.float32], outputs: Sequence[int]) -> None:
+        """Columns were committed: their residual rows and the tokens after them."""
+
+    def settle(self, lane: Lane) -> None:
+        """Leave nothing of the lane's prefix in memory of the drafter's own."""
+
+    def forget(self, lane: Lane) -> None:
+        """The lane is about to be closed."""
+
+
+@dataclass(slots=True, eq=False)
+class RequestDraft:
+    """What speculation keeps of one request: its copy source (None: no copies) and its counts."""
+
+    index: NgramIndex | None
+    tally: Tally
+
+
+class Member(Protocol):
+    """A request in a round: ``token`` is committed and not yet taken in."""
+
+    turn: Turn
+    sampler: Sampler
+    token: int
+    draft: RequestDraft | None
+
+    @property
+    def bound(self) -> Lane:
+        """Its lane."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Drafts of one row; ``copied`` from its text or proposed by the drafter."""
+
+    drafts: Tokens
+    copied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a round did for one member: tokens committed and what may be published, or why it failed."""
+
+    tokens: int
+    deltas: list[Delta]
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrace:
+    """One round's shape: planned columns per row, and each row's own (anchor included); ``copy`` rounds."""
+
+    width: int
+    columns: tuple[int, ...]
+    copied: tuple[bool, ...]
+
+
+class Speculation:
+    """Drafts for the requests of one program.
+
+    ``drafter`` may be any; ``special`` [ids] bool says which ids end copy sources. ``clock`` is in seconds.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        settings: DraftSettings,
+        drafter: Drafter,
+        special: npt.NDArray[np.bool_],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._program, self._settings, self._drafter = program, settings, drafter
+        self._special, self._clock = special, clock
+        self._columns = int(spec.document("speculation")["verify"]["columns"])
+        self._widths = WidthChooser(settings.tokens) if settings.adaptive else None
+        self._totals = self._new_tally()
+        self.trace: Callable[[RoundTrace], None] = lambda trace: None
+
+    def open(self, request: GenerationRequest, room: int) -> RequestDraft:
+        """What a request drafts from, built on the calling thread (it may be any)."""
+        return RequestDraft(self._index(request, room), self._new_tally())
+
+    @property
+    def totals(self) -> DraftUsage:
+        """Counts over all requests since the start."""
+        return self._totals.usage
+
+    def begin(self, member: Member) -> None:
+        """The member's first token is committed."""
+        self._drafter.begin(member.bound, member.token)
+        self._append(member, [member.token])
+
+    def end(self, lane: Lane) -> None:
+        """The lane is about to be closed."""
+        self._drafter.forget(lane)
+
+    def round(self, members: Sequence[Member]) -> list[Settled]:
+        """One round over all members: every one of them gets at least one token, in their order.
+
+        Errors: whatever the program raises; a member that fails alone carries its error.
+        """
+        began = self._clock()
+        width = self._neural_width(len(members))
+        proposals = self._propose(members, width)
+        copy = any(proposal.copied for proposal in proposals)
+        self._trace(proposals, copy, width)
+        results: list[Settled] = []
+        for begin, end in _groups([1 + len(p.drafts) for p in proposals], self._columns):
+            results += self._verify(members[begin:end], proposals[begin:end])
+        if self._widths is not None and not copy:
+            accepted = [
+                (len(p.drafts), max(0, result.tokens - 1))
+                for p, result in zip(proposals, results, strict=True)
+            ]
+            self._widths.note(len(members), width, self._clock() - began, accepted)
+        return results
+
+    # --- proposals ---------------------------------------------------------------------------------
+
+    def _neural_width(self, rows: int) -> int:
+        return self._settings.tokens if self._widths is None else self._widths.choose(rows)
+
+    def _propose(self, members: Sequence[Member], width: int) -> list[Proposal]:
+        """A copy where the text offers one, else what the suffix looked up, else the drafter's."""
+        proposals = [self._from_text(member, width) for member in members]
+        open_rows = [row for row, proposal in enumerate(proposals) if proposal is None]
+        wishes = []
+        for row in open_rows:
+            member = members[row]
+            wishes.append(Wish(member.bound, member.sampler, min(width, member.turn.left - 1)))
+        drafts = (
+            self._drafter.draft(wishes) if any(wish.count > 0 for wish in wishes) else [NOTHING] * len(wishes)
+        )
+        neural = dict(zip(open_rows, drafts, strict=True))
+        return [proposal or Proposal(neural[row]) for row, proposal in enumerate(proposals)]
+
+    def _from_text(self, member: Member, width: int) -> Proposal | None:
+        index = None if member.draft is None else member.draft.index
+        left = member.turn.left - 1
+        if index is None or left <= 0:
+            return Proposal(NOTHING) if left <= 0 else None
+        settings = self._settings
+        window = min(settings.copy_tokens, left)
+        copied = index.propose(window, settings.copy_match, settings.tokens)
+        if len(copied):
+            return Proposal(copied, copied=True)
+        if settings.lookup and width:
+            found = index.recent(settings.lookup, min(width, left))
+            if len(found):
+                return Proposal(found)
+        return None
+
+    def _index(self, request: GenerationRequest, room: int) -> NgramIndex | None:
+        if not self._settings.copy_tokens and not self._settings.lookup:
+            return None
+        sources = [np.frombuffer(source, "<i4") for source in request.copy_sources]
+        return NgramIndex(np.frombuffer(request.tokens, "<i4"), max(room, 0), self._special, sources)
+
+    # --- acceptance --------------------------------------------------------------------------------
+
+    def _verify(self, members: Sequence[Member], proposals: Sequence[Proposal]) -> Iterator[Settled]:
+        blocks = [
+            Block(
+                member.bound,
+                np.concatenate([[member.token], proposal.drafts]).astype(np.int32),
+                member.sampler,
+            )
+            for member, proposal in zip(members, proposals, strict=True)
+        ]
+        drawn = self._program.verify(blocks)
+        outputs, results = [], []
+        for member, proposal, row in zip(members, proposals, drawn, strict=True):
+            tokens, settled = accept(member.turn, proposal.drafts, row)
+            outputs.append(tokens)
+            results.append(settled)
+        self._program.commit(blocks, [len(tokens) for tokens in outputs])
+        first = 0
+        for member, block, proposal, tokens in zip(members, blocks, proposals, outputs, strict=True):
+            if tokens:
+                self._committed(member, self._program.hidden(first, len(tokens)), tokens)
+                self._count(member, proposal, len(tokens) - 1)
+            first += len(block.tokens)
+        yield from results
+
+    def _committed(self, member: Member, rows: npt.NDArray[np.float32], tokens: list[int]) -> None:
+        member.token = tokens[-1]
+        self._drafter.committed(member.bound, rows, tokens)
+        self._append(member, tokens)
+
+    def _append(self, member: Member, tokens: list[int]) -> None:
+        if member.draft is not None and member.draft.index is not None:
+            member.draft.index.append(np.array(tokens, np.int32))
+
+    def _count(self, member: Member, proposal: Proposal, accepted: int) -> None:
+        tallies = [self._totals] + ([] if member.draft is None else [member.draft.tally])
+        for tally in tallies:
+            tally.add(len(proposal.drafts), accepted, proposal.copied)
+
+    def _new_tally(self) -> Tally:
+        settings = self._settings
+        return Tally(settings.backend, settings.tokens, max(settings.tokens, settings.copy_tokens))
+
+    def _trace(self, proposals: Sequence[Proposal], copy: bool, width: int) -> None:
+        columns = tuple(1 + len(proposal.drafts) for proposal in proposals)
+        planned = self._settings.copy_tokens if copy else width
+        self.trace(RoundTrace(1 + planned, columns, tuple(proposal.copied for proposal in proposals)))
+
+
+def accept(turn: Turn, drafts: Tokens, drawn: Tokens) -> tuple[list[int], Settled]:
+    """Commit the target's draws to the turn, as long as each draft was one; the tokens committed.
+
+    ``drafts`` [n], ``drawn`` [n + 1]. Where the turn says what must come, that is committed in place of the
+    draw. The last token committed is the correction of a draft, the bonus after all of them, or the end.
+    """
+    tokens: list[int] = []
+    deltas: list[Delta] = []
+    try:
+        for column in range(len(drawn)):
+            forced = turn.forced
+            if column and forced is None and drawn[column] < 0:
+                break  # no token: the next round meets it in its first column
+            token = check_drawn(int(drawn[column])) if forced is None else forced
+            deltas += turn.commit(token)
+            tokens.append(token)
+            if turn.reason is not None or column == len(drafts) or drafts[column] != token:
+                break
+    except Exception as error:
+        return tokens, Settled(len(tokens), deltas, error)
+    return tokens, Settled(len(tokens), deltas)
+
+
+def _groups(columns: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """Neighbouring rows that fit one verification of ``most`` columns, as ranges."""
+    begin, total = 0, 0
+    for row, count in enumerate(columns):
+        if total + count > most:
+            yield begin, row
+            begin, total = row, 0
+        total += count
+    yield begin, len(columns)

@@ -1,0 +1,46 @@
+"""Counts what drafts came to, for one request or for all."""
+
+from __future__ import annotations
+
+from ninfer.engine.events import DraftUsage
+
+
+class Tally:
+    """``window`` is the widest neural proposal, ``widest`` the widest of any kind."""
+
+    def __init__(self, backend: str, window: int, widest: int) -> None:
+        self._backend, self._window = backend, window
+        self._drafted, self._accepted = [0] * widest, [0] * widest
+        self._rounds = self._fallbacks = 0
+        self._ngram_rounds = self._ngram_drafted = self._ngram_accepted = 0
+
+    def add(self, drafted: int, accepted: int, copied: bool) -> None:
+        """One round of one row: its drafts and how many of them were committed."""
+        if not drafted:
+            self._fallbacks += 1
+            return
+        self._rounds += 1
+        for place in range(drafted):
+            self._drafted[place] += 1
+            self._accepted[place] += place < accepted
+        if copied:
+            self._ngram_rounds += 1
+            self._ngram_drafted += drafted
+            self._ngram_accepted += accepted
+
+    @property
+    def usage(self) -> DraftUsage:
+        """The counts so far."""
+        return DraftUsage(
+            backend=self._backend,
+            draft_window=self._window,
+            rounds=self._rounds,
+            drafted_tokens=sum(self._drafted),
+            accepted_tokens=sum(self._accepted),
+            fallback_steps=self._fallbacks,
+            drafted_per_position=tuple(self._drafted),
+            accepted_per_position=tuple(self._accepted),
+            ngram_rounds=self._ngram_rounds,
+            ngram_drafted_tokens=self._ngram_drafted,
+            ngram_accepted_tokens=self._ngram_accepted,
+        )

@@ -1,0 +1,92 @@
+"""How many neural drafts pay: the width with the most tokens per second, from measured cost and acceptance.
+
+Owns the choice (``--adaptive-mtp``). Acceptance is kept per place in the chain, given that the place was
+reached; costs per batch size and width, as whole rounds, drafting included. Numbers: ``spec/speculation.yaml``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ninfer import spec
+
+# What a place's acceptance is taken for before it was ever reached.
+_UNTRIED = 0.75
+
+
+@dataclass(slots=True)
+class _Costs:
+    """Seconds of a round of one batch size by width; ``rounds`` since another width was last tried."""
+
+    seconds: dict[int, float] = field(default_factory=dict)
+    rounds: int = 0
+    wait: int = 0
+    trying: int | None = None
+
+
+class WidthChooser:
+    """Chooses among 0..``most`` drafts."""
+
+    def __init__(self, most: int) -> None:
+        rules = spec.document("speculation")["adaptive"]
+        self._most = most
+        self._acceptance_decay = float(rules["acceptance_decay"])
+        self._cost_decay = float(rules["cost_decay"])
+        self._retry, self._longest = int(rules["retry_rounds"]), int(rules["maximum_retry_rounds"])
+        self._accepted = [_UNTRIED] * most
+        self._costs: dict[int, _Costs] = {}
+
+    def choose(self, rows: int) -> int:
+        """The drafts per row of the next round over ``rows`` requests."""
+        costs = self._costs.setdefault(rows, _Costs(wait=self._retry))
+        costs.trying = None
+        for width in (self._most, 0):  # the two ends first: everything between is estimated from them
+            if width not in costs.seconds:
+                return width
+        best, second = self._ranking(costs)[:2]
+        costs.rounds += 1
+        if costs.rounds >= costs.wait:
+            costs.rounds, costs.trying = 0, second
+            return second
+        return best
+
+    def note(self, rows: int, width: int, seconds: float, accepted: Sequence[tuple[int, int]]) -> None:
+        """A round of this width took so long; per row, its (drafted, accepted) neural drafts."""
+        for drafted, kept in accepted:
+            for place in range(min(drafted, kept + 1, self._most)):
+                self._accepted[place] += self._acceptance_decay * (
+                    float(place < kept) - self._accepted[place]
+                )
+        costs = self._costs.setdefault(rows, _Costs(wait=self._retry))
+        known = costs.seconds.get(width)
+        if known is None:
+            costs.seconds[width] = seconds
+        else:  # a spike is not the width's own
+            costs.seconds[width] = known + self._cost_decay * (min(seconds, 1.5 * known) - known)
+        if costs.trying == width:
+            changed = self._ranking(costs)[0] == width
+            costs.wait = self._retry if changed else min(2 * costs.wait, self._longest)
+
+    def expected(self, width: int) -> float:
+        """Tokens that a round of ``width`` drafts commits per row."""
+        total, reach = 1.0, 1.0
+        for place in range(width):
+            reach *= self._accepted[place]
+            total += reach
+        return total
+
+    def _ranking(self, costs: _Costs) -> list[int]:
+        """Every width, most tokens per second first; of equal ones the narrower."""
+        rates = {width: self.expected(width) / self._cost(costs, width) for width in range(self._most + 1)}
+        return sorted(rates, key=lambda width: (-rates[width], width))
+
+    def _cost(self, costs: _Costs, width: int) -> float:
+        """Measured, or on the line between the nearest measured widths."""
+        seconds = costs.seconds
+        if width in seconds:
+            return seconds[width]
+        below = max(known for known in seconds if known < width)
+        above = min(known for known in seconds if known > width)
+        share = (width - below) / (above - below)
+        return seconds[below] + share * (seconds[above] - seconds[below])

@@ -1,0 +1,205 @@
+"""What the prediction head knows of each lane: pairs it has not taken in yet, and its drafts.
+
+Owns the alignment: after the text model has taken in the tokens below the frontier F, every pair up to place
+F − 1 is known, the newest one joining the last hidden row with the lane's pending token. Pairs wait here until
+there is something to draft, so that a lane that never drafts pays nearly nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from ninfer.fast.memory.states import StateImages
+from ninfer.fast.ops.control import MAX_COLUMNS
+from ninfer.fast.program.mtp import MtpRunner, Pairs
+from ninfer.fast.program.round import RoundRunner
+
+if TYPE_CHECKING:
+    from ninfer.fast.program.program import Lane, Sampler
+
+Floats = npt.NDArray[np.float32]
+Tokens = npt.NDArray[np.int32]
+SetSampler = Callable[[int, "Sampler", int], None]
+
+# Pairs that wait at most: what one verification commits, and as many from before.
+_WAITING = 2 * MAX_COLUMNS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wish:
+    """At most ``count`` drafts for a lane, drawn as ``sampler`` would draw."""
+
+    lane: Lane
+    sampler: Sampler
+    count: int
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """Pairs from place ``start``: the first ``count`` rows."""
+
+    start: int
+    count: int
+    hidden: Floats
+    tokens: Tokens
+
+
+class MtpLanes:
+    """The head for the lanes of one program. ``token_ids``: the ids of its head's rows (None: the ids)."""
+
+    def __init__(
+        self,
+        mtp: MtpRunner,
+        runner: RoundRunner,
+        states: StateImages,
+        hidden: int,
+        set_sampler: SetSampler,
+        token_ids: Tokens | None,
+    ) -> None:
+        self._mtp, self._runner, self._states = mtp, runner, states
+        self._hidden, self._set_sampler, self._token_ids = hidden, set_sampler, token_ids
+        self._waiting: dict[int, _Waiting] = {}
+
+    # --- what is known -----------------------------------------------------------------------------
+
+    def prefilled(self, lane: Lane, start: int, tokens: Tokens, axes: Tokens, rows: Floats) -> None:
+        """The text model took a chunk from place ``start``: its residual ``rows`` [T, H], in place.
+
+        The chunk's own pairs go in at once, and the one that ended the chunk before it. The last row stays
+        in the lane's state image, which is what a lane that resumes there needs.
+        """
+        last = self.last_row(lane)
+        rows, first = rows[:, : self._hidden], axes[:, :1]
+        own = Pairs(start, rows[:-1], tokens[1:], axes[:, :-1], lane.block_table)
+        if start:
+            before = Pairs(start - 1, last[None].copy(), tokens[:1], first - 1, lane.block_table)
+            self._mtp.take([before, own])
+        else:
+            self._mtp.take([own])
+        last[:] = rows[-1]
+
+    def begin(self, lane: Lane, token: int) -> None:
+        """The prompt is in and its first output token is drawn."""
+        waiting = _Waiting(
+            lane.frontier - 1, 1, np.empty((_WAITING, self._hidden), np.float32), np.zeros(_WAITING, np.int32)
+        )
+        waiting.hidden[0], waiting.tokens[0] = self.last_row(lane), token
+        self._waiting[lane.slot] = waiting
+
+    def committed(self, lane: Lane, rows: Floats, outputs: Sequence[int]) -> None:
+        """Columns were committed: their residual ``rows`` [n, H] and the tokens drawn after them."""
+        waiting, count = self._waiting[lane.slot], len(outputs)
+        if waiting.count + count > _WAITING:
+            self.settle(lane)
+        end = waiting.count + count
+        waiting.hidden[waiting.count : end] = rows[:, : self._hidden]
+        waiting.tokens[waiting.count : end] = outputs
+        waiting.count = end
+        self.last_row(lane)[:] = rows[-1, : self._hidden]
+
+    def settle(self, lane: Lane) -> None:
+        """Take in all pairs but the newest: then the lane's pages hold everything below F − 1."""
+        waiting = self._waiting.get(lane.slot)
+        if waiting is not None and waiting.count > 1:
+            self._mtp.take([self._pairs(lane, waiting).part(0, waiting.count - 1)])
+            self._keep_newest(waiting)
+
+    def forget(self, lane: Lane) -> None:
+        """The lane is about to be closed."""
+        self._waiting.pop(lane.slot, None)
+
+    def last_row(self, lane: Lane) -> Floats:
+        """The residual row [H] of the last token taken in, in the lane's state image."""
+        return self._states.floats(lane.slot, self._states.hidden_offset, (self._hidden,))
+
+    # --- drafts ------------------------------------------------------------------------------------
+
+    def draft(self, wishes: Sequence[Wish]) -> list[Tokens]:
+        """Drafts per wish, as many as asked for unless the head's logits are no numbers.
+
+        They are drawn as the target would draw, with its uniform number at each place: the nearer the head
+        comes to the target, the more often both draw the same.
+        """
+        # Lanes with more drafts first: a row leaves the batch when its lane has enough.
+        order = sorted(range(len(wishes)), key=lambda index: -wishes[index].count)
+        asked = [wishes[index] for index in order if wishes[index].count > 0]
+        drafts: list[list[int]] = [[] for _ in asked]
+        if asked:
+            samplers = self._open(asked)
+            drawn = self._mtp.start([self._newest(wish.lane) for wish in asked])
+            self._collect(asked, drafts, drawn, samplers)
+        result = [np.zeros(0, np.int32) for _ in wishes]
+        for index, found in zip(order, drafts, strict=False):
+            valid = next((place for place, token in enumerate(found) if token < 0), len(found))
+            result[index] = np.array(found[:valid], np.int32)
+        return result
+
+    def _collect(
+        self, asked: Sequence[Wish], drafts: list[list[int]], drawn: list[int], counts: list[Tokens]
+    ) -> None:
+        while True:
+            for row, local in enumerate(drawn):
+                drafts[row].append(self._global(local))
+            active = sum(wish.count > len(drafts[0]) for wish in asked)
+            if not active:
+                return
+            for row in range(active):
+                self._count(row, asked[row], drawn[row], len(drafts[row]))
+            self._runner.samplers["position"][:active] += 1
+            drawn = self._mtp.step([max(drafts[row][-1], 0) for row in range(active)])
+
+    def _open(self, asked: Sequence[Wish]) -> list[Tokens]:
+        """Take in what waits, set every row's sampler; the arrays that the samplers point to."""
+        self._mtp.take(
+            [
+                self._pairs(wish.lane, waiting).part(0, waiting.count - 1)
+                for wish in asked
+                if (waiting := self._waiting[wish.lane.slot]).count > 1
+            ]
+        )
+        kept = []
+        for row, wish in enumerate(asked):
+            self._keep_newest(self._waiting[wish.lane.slot])
+            self._set_sampler(row, wish.sampler, wish.lane.frontier + 1)
+            self._mtp.pending[row, 0] = 0
+            if self._token_ids is not None and _penalised(wish.sampler):
+                local = np.take(wish.sampler.counts, self._token_ids, mode="clip").astype(np.int32)
+                self._runner.samplers["counts"][row] = local.ctypes.data
+                kept.append(local)
+        return kept
+
+    def _count(self, row: int, wish: Wish, local: int, drafts: int) -> None:
+        """A draft counts as output for the next draw of its row."""
+        if _penalised(wish.sampler) and local >= 0:
+            pending = self._mtp.pending[row]
+            held = pending[0]
+            place = 1 + int(np.searchsorted(pending[1 : 1 + held], local))
+            pending[place + 1 : held + 2] = pending[place : held + 1].copy()
+            pending[place], pending[0] = local, held + 1
+
+    def _global(self, local: int) -> int:
+        return local if local < 0 or self._token_ids is None else int(self._token_ids[local])
+
+    def _pairs(self, lane: Lane, waiting: _Waiting) -> Pairs:
+        count = waiting.count
+        axes = np.tile(np.arange(waiting.start, waiting.start + count) + lane.shift, (3, 1))
+        return Pairs(waiting.start, waiting.hidden[:count], waiting.tokens[:count], axes, lane.block_table)
+
+    def _newest(self, lane: Lane) -> Pairs:
+        waiting = self._waiting[lane.slot]
+        return self._pairs(lane, waiting).part(waiting.count - 1, waiting.count)
+
+    def _keep_newest(self, waiting: _Waiting) -> None:
+        newest = waiting.count - 1
+        waiting.hidden[0], waiting.tokens[0] = waiting.hidden[newest], waiting.tokens[newest]
+        waiting.start, waiting.count = waiting.start + newest, 1
+
+
+def _penalised(sampler: Sampler) -> bool:
+    parameters = sampler.parameters
+    return bool(parameters.presence_penalty or parameters.frequency_penalty)
