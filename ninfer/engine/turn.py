@@ -72,6 +72,11 @@ class Turn:
         """The request is admitted at ``at``."""
         self.began = self.first = self.last = at
 
+    @property
+    def left(self) -> int:
+        """The most tokens that may still be committed."""
+        return self._room - self.committed
+
     def draw(self, logits: Logits) -> int:
         """The next token; logits [V] float32. Errors: as ``select_token``."""
         place = self._prompt_tokens + self.committed

@@ -10,20 +10,21 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from ninfer.engine.account import Account, RequestAccount, Stage, Work
-from ninfer.engine.events import EngineEvent, Failed, Finished, LogRecord, Progress, Started, Usage
+from ninfer.engine.events import Delta, EngineEvent, Failed, Finished, LogRecord, Progress, Started, Usage
 from ninfer.engine.failures import FailureKind, classify, failed_event
 from ninfer.engine.requests import GenerationRequest
 from ninfer.engine.statistics import EngineResources
 from ninfer.engine.turn import Turn
 from ninfer.engine.worker import DeviceLost
 from ninfer.errors import EngineError, RequestError
+from ninfer.fast.draft.speculation import RequestDraft, Speculation, draft_counters
 from ninfer.fast.program.program import Lane, Program, Row, Sampler, Tokens, check_drawn
 from ninfer.fast.schedule.gaps import RoundGaps
 from ninfer.fast.schedule.gauges import gauges, occupancy
@@ -60,6 +61,13 @@ class _Active:
     began: float = 0.0
     first: float = 0.0
     last: float = 0.0
+    draft: RequestDraft | None = None
+
+    @property
+    def bound(self) -> Lane:
+        """Its lane, once it has one."""
+        assert self.lane is not None
+        return self.lane
 
 
 # Who failed, and of what.
@@ -70,7 +78,7 @@ class FastWorker:
     """Implements ``Worker`` over a ``Program``.
 
     ``queue_limit_s`` is the longest a request may wait for admission; ``clock`` is monotonic, in seconds.
-    ``resources`` says what was taken at the start.
+    ``resources`` says what was taken at the start; ``speculation`` drafts for decode rounds.
     """
 
     def __init__(
@@ -81,11 +89,14 @@ class FastWorker:
         queue_limit_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         resources: EngineResources | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         self.resources = resources or EngineResources()
         self._program, self._token_bytes = program, token_bytes
         self._publish, self._clock = publish, clock
         self._queue_limit_s = queue_limit_s
+        self._speculation = speculation
+        self._drafts: dict[str, RequestDraft] = {}
         self._scheduler = Scheduler(program.options.lanes, program.options.pages)
         self._account = Account(clock)
         self._gaps = RoundGaps(lambda line: publish(LogRecord("debug", line)))
@@ -99,6 +110,10 @@ class FastWorker:
 
     def submit(self, request: GenerationRequest) -> None:
         """Queue a request; after ``stop`` it is dropped (the outlet has ended it)."""
+        if self._speculation is not None:
+            room = self._program.options.max_context - len(request.tokens) // 4
+            if room >= 0:  # copy sources are made here, on the caller's thread, not between rounds
+                self._drafts[request.id] = self._speculation.open(request, min(request.max_tokens, room))
         self._command(request)
 
     def cancel(self, request_id: str) -> None:
@@ -169,8 +184,10 @@ class FastWorker:
                 self._accept(command, at)
 
     def _accept(self, request: GenerationRequest, submitted_at: float) -> None:
+        draft = self._drafts.pop(request.id, None)
         try:
             active = self._prepare(request, submitted_at)
+            active.draft = draft
         except Exception as error:
             self._report(error)
             self._publish(failed_event(request.id, error))
@@ -304,6 +321,8 @@ class FastWorker:
 
     def _decode(self, members: list[_Active]) -> _Failures:
         """One round: every member's pending token in, its next token out. A bad row fails alone."""
+        if self._speculation is not None:
+            return self._speculate(members, self._speculation)
         rows = []
         for active in members:
             assert active.lane is not None
@@ -321,6 +340,27 @@ class FastWorker:
                 failures.append(([active], error))
         return failures
 
+    def _speculate(self, members: list[_Active], speculation: Speculation) -> _Failures:
+        """One round with drafts: every member gets those that the target drew itself, and one token."""
+        self._account.enter(Stage.SUBMIT, Work.DECODE)
+        began = self._clock()
+        results = speculation.round(members)
+        unit = began, self._clock()
+        seconds = self._account.launched(*unit)
+        self._account.decoded([active.account for active in members if active.account], seconds)
+        self._account.draft = draft_counters(speculation.totals)
+        self._gaps.note(*unit)
+        failures: _Failures = []
+        for active, result in zip(members, results, strict=True):
+            try:
+                self._publish_settled(active, result.deltas, result.tokens)
+            except Exception as error:
+                failures.append(([active], error))
+            else:
+                if result.error is not None:
+                    failures.append(([active], result.error))
+        return failures
+
     def _settle(self, active: _Active, drawn: int) -> None:
         """Commit a token, publish what became whole, finish when it was the last.
 
@@ -329,13 +369,19 @@ class FastWorker:
         token = check_drawn(drawn)
         if active.turn.forced is not None:
             token = active.turn.forced
-        active.last = self._clock()
-        deltas = active.turn.commit(token, active.last)
-        if active.turn.committed == 1:
-            active.first = active.last
+        deltas = active.turn.commit(token, self._clock())
         active.token = token
+        self._publish_settled(active, deltas, 1)
+        if self._speculation is not None and active.turn.reason is None:
+            self._speculation.begin(active)
+
+    def _publish_settled(self, active: _Active, deltas: Iterable[Delta], tokens: int) -> None:
+        """Publish what ``tokens`` committed tokens made whole; finish when the last one ended the answer."""
+        active.last = self._clock()
+        if active.turn.committed == tokens:
+            active.first = active.last
         assert active.account is not None
-        self._account.committed(active.account)
+        self._account.committed(active.account, tokens)
         for delta in deltas:
             if delta.text:
                 self._account.outputting(active.account)
@@ -360,6 +406,7 @@ class FastWorker:
             prefill_s=prefilled - active.began if started else 0.0,
             decode_s=active.last - active.first if active.first else 0.0,
             time_to_first_token_s=prefilled - active.submitted_at if started else 0.0,
+            draft=None if active.draft is None else active.draft.tally.usage,
         )
         assert active.turn.reason is not None
         turn = active.turn
@@ -377,6 +424,8 @@ class FastWorker:
         self._scheduler.remove(active.ticket)
         del self._active[active.request.id]
         if active.lane is not None:
+            if self._speculation is not None:
+                self._speculation.end(active.lane)
             self._program.close_lane(active.lane)
             active.lane = None
 

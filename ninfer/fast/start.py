@@ -9,24 +9,27 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import llvmlite.binding as llvm
+import numpy as np
 import torch
 
 from ninfer.artifact import Artifact
 from ninfer.engine.events import EngineEvent, LogRecord
-from ninfer.engine.settings import EngineSettings
+from ninfer.engine.settings import DraftSettings, EngineSettings
 from ninfer.engine.statistics import EngineResources
 from ninfer.errors import ArtifactError, OptionError
+from ninfer.fast.draft.ngram.index import warm_up
+from ninfer.fast.draft.speculation import Speculation
 from ninfer.fast.engine import FastWorker
 from ninfer.fast.memory.ledger import available_bytes, ledger, page_bytes, resolve_pages
 from ninfer.fast.ops.cache import cache_directory
 from ninfer.fast.ops.control import PAGE_TOKENS
 from ninfer.fast.program.program import Program, ProgramOptions
-from ninfer.model.config import TextConfig, parse_text_config
+from ninfer.model.config import TextConfig, check_mtp_config, parse_text_config
 from ninfer.prompt import Tokenizer
 
 Publish = Callable[[EngineEvent], None]
@@ -49,6 +52,7 @@ def open_worker(
         tokenizer = Tokenizer.from_resources(
             artifact.resource("text", "tokenizer.json"), artifact.resource("text", "tokenizer_config.json")
         )
+        check_drafter(settings.draft, artifact, config)
         options = resolve_options(settings, config, min(tokenizer.vocabulary_size, config.vocab))
         torch.set_num_threads(options.threads)
         total = artifact.weight_summary().payload_bytes
@@ -62,6 +66,7 @@ def open_worker(
         with _compiling(publish):
             program = Program(artifact, config, options, report)
             program.warm_up()
+            speculation = open_speculation(settings.draft, program, tokenizer.special_ids)
     publish(LogRecord("info", ledger(program, total)))
     return FastWorker(
         program,
@@ -69,7 +74,36 @@ def open_worker(
         publish,
         settings.queue_limit_s,
         resources=resources_of(program, total),
+        speculation=speculation,
     )
+
+
+def check_drafter(draft: DraftSettings | None, artifact: Artifact, config: TextConfig) -> None:
+    """Errors: ``ArtifactError`` where the artifact lacks the drafter, ``OptionError`` for another backend."""
+    if draft is None:
+        return
+    if draft.backend != "mtp":
+        raise OptionError("--spec", f"{draft.backend} does not work yet; only mtp does")
+    component = artifact.directory.components.get("mtp")
+    if component is None:
+        raise ArtifactError(
+            "components.mtp", "missing: the artifact holds no MTP head, which --spec mtp drafts with"
+        )
+    check_mtp_config(component.config, config)
+
+
+def open_speculation(
+    draft: DraftSettings | None, program: Program, special_ids: Iterable[int]
+) -> Speculation | None:
+    """Drafts for the program's rounds, its kernels compiled."""
+    if draft is None:
+        return None
+    assert program.mtp is not None
+    special = np.zeros(program.config.vocab, np.bool_)
+    special[[index for index in special_ids if index < len(special)]] = True
+    if draft.copy_tokens or draft.lookup:
+        warm_up(special)
+    return Speculation(program, draft, program.mtp, special)
 
 
 def resources_of(program: Program, weight_bytes: int) -> EngineResources:
@@ -82,7 +116,7 @@ def resources_of(program: Program, weight_bytes: int) -> EngineResources:
         kv_format=options.kv_format,
         kv_capacity_tokens=options.pages * PAGE_TOKENS,
         kv_page_tokens=PAGE_TOKENS,
-        kv_page_bytes=page_bytes(program.config, options.kv_format),
+        kv_page_bytes=page_bytes(program.config, options.kv_format, options.mtp),
         kv_pages=options.pages,
         prefill_chunk=options.prefill_chunk,
         state_slots=program.states.slots,
@@ -95,7 +129,8 @@ def resources_of(program: Program, weight_bytes: int) -> EngineResources:
 
 def resolve_options(settings: EngineSettings, config: TextConfig, vocabulary: int) -> ProgramOptions:
     """Sizes from settings, model and machine. Errors: ``OptionError`` naming ``--kv-capacity``."""
-    per_page = page_bytes(config, settings.kv_format)
+    draft = settings.draft
+    per_page = page_bytes(config, settings.kv_format, mtp=draft is not None)
     pages = resolve_pages(
         settings.kv_capacity, settings.max_context, settings.lanes, per_page, available_bytes()
     )
@@ -114,6 +149,8 @@ def resolve_options(settings: EngineSettings, config: TextConfig, vocabulary: in
         threads=settings.threads or len(os.sched_getaffinity(0)),
         vocabulary=vocabulary,
         activations=check_activations(settings.activations),
+        mtp=draft is not None,
+        proposal_head=draft is not None and draft.proposal_head,
     )
 
 

@@ -19,6 +19,7 @@ from ninfer import spec
 from ninfer.engine.events import Delta, DraftUsage
 from ninfer.engine.requests import GenerationRequest
 from ninfer.engine.settings import DraftSettings
+from ninfer.engine.statistics import DraftCounters
 from ninfer.engine.turn import Turn
 from ninfer.fast.draft.ngram.index import NOTHING, NgramIndex, Tokens
 from ninfer.fast.draft.tally import Tally
@@ -108,7 +109,7 @@ class Speculation:
         settings: DraftSettings,
         drafter: Drafter,
         special: npt.NDArray[np.bool_],
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._program, self._settings, self._drafter = program, settings, drafter
         self._special, self._clock = special, clock
@@ -208,10 +209,10 @@ class Speculation:
             )
             for member, proposal in zip(members, proposals, strict=True)
         ]
-        drawn = self._program.verify(blocks)
+        drawn, at = self._program.verify(blocks), self._clock()
         outputs, results = [], []
         for member, proposal, row in zip(members, proposals, drawn, strict=True):
-            tokens, settled = accept(member.turn, proposal.drafts, row)
+            tokens, settled = accept(member.turn, proposal.drafts, row, at)
             outputs.append(tokens)
             results.append(settled)
         self._program.commit(blocks, [len(tokens) for tokens in outputs])
@@ -247,10 +248,10 @@ class Speculation:
         self.trace(RoundTrace(1 + planned, columns, tuple(proposal.copied for proposal in proposals)))
 
 
-def accept(turn: Turn, drafts: Tokens, drawn: Tokens) -> tuple[list[int], Settled]:
+def accept(turn: Turn, drafts: Tokens, drawn: Tokens, at: float) -> tuple[list[int], Settled]:
     """Commit the target's draws to the turn, as long as each draft was one; the tokens committed.
 
-    ``drafts`` [n], ``drawn`` [n + 1]. Where the turn says what must come, that is committed in place of the
+    ``drafts`` [n], ``drawn`` [n + 1]; ``at`` is the time. Where the turn says what must come, that is committed in place of the
     draw. The last token committed is the correction of a draft, the bonus after all of them, or the end.
     """
     tokens: list[int] = []
@@ -261,13 +262,18 @@ def accept(turn: Turn, drafts: Tokens, drawn: Tokens) -> tuple[list[int], Settle
             if column and forced is None and drawn[column] < 0:
                 break  # no token: the next round meets it in its first column
             token = check_drawn(int(drawn[column])) if forced is None else forced
-            deltas += turn.commit(token)
+            deltas += turn.commit(token, at)
             tokens.append(token)
             if turn.reason is not None or column == len(drafts) or drafts[column] != token:
                 break
     except Exception as error:
         return tokens, Settled(len(tokens), deltas, error)
     return tokens, Settled(len(tokens), deltas)
+
+
+def draft_counters(usage: DraftUsage) -> DraftCounters:
+    """What of ``usage`` stands in the engine's statistics."""
+    return DraftCounters(usage.rounds, usage.drafted_tokens, usage.accepted_tokens, usage.fallback_steps)
 
 
 def _groups(columns: Sequence[int], most: int) -> Iterator[tuple[int, int]]:

@@ -1,7 +1,7 @@
 """How many neural drafts pay: the width with the most tokens per second, from measured cost and acceptance.
 
 Owns the choice (``--adaptive-mtp``). Acceptance is kept per place in the chain, given that the place was
-reached; costs per batch size and width, as whole rounds, drafting included. Numbers: ``spec/speculation.yaml``.
+reached; costs per batch size and width, as whole rounds, drafting included. Rules: ``spec/speculation.yaml``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the prediction head knows of each lane: pairs it has not taken in yet, and its drafts.
 
-Owns the alignment: after the text model has taken in the tokens below the frontier F, every pair up to place
-F − 1 is known, the newest one joining the last hidden row with the lane's pending token. Pairs wait here until
-there is something to draft, so that a lane that never drafts pays nearly nothing.
+Owns the alignment: after the text model has taken in the tokens below the frontier F, every pair up to
+place F − 1 is known, the newest one joining the last hidden row with the lane's pending token. Pairs wait
+here until there is something to draft, so that a lane that never drafts pays nearly nothing.
 """
 
 from __future__ import annotations

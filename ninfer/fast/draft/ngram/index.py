@@ -106,3 +106,10 @@ def _slots(tokens: int, rules: dict[str, int]) -> int:
     """Places of one table: a power of two with room to spare for ``tokens`` positions."""
     wanted = rules["slots_per_token"] * max(tokens, 1)
     return min(max(1 << (wanted - 1).bit_length(), rules["ways"]), rules["maximum_slots"])
+
+
+def warm_up(special: npt.NDArray[np.bool_]) -> None:
+    """Compile what is not compiled yet."""
+    index = NgramIndex(np.zeros(40, np.int32), 0, np.zeros_like(special))
+    index.propose(16, 4, 0)
+    index.recent(4, 4)
