@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ninfer.engine.settings import EngineSettings
+from ninfer.engine.settings import DraftSettings, EngineSettings
 from ninfer.errors import OptionError
 
 # The reference engine keeps keys and values as computed and answers one request at a time.
@@ -19,6 +19,10 @@ _FAST_ONLY = {
     "kv_dtype": "keeps keys and values in float32",
     "prefill_chunk": "cuts prompts as it likes",
     "cpu_activations": "computes in float32",
+    "adaptive_mtp": "drafts the same number of tokens every time",
+    "lookup_ngram": "drafts with the model's own head alone",
+    "ngram_draft_tokens": "drafts with the model's own head alone",
+    "ngram_min_match": "drafts with the model's own head alone",
 }
 
 
@@ -44,4 +48,21 @@ def engine_settings(options: Mapping[str, Any], artifact: Path) -> EngineSetting
         prefill_chunk=options.get("prefill_chunk", 1024),
         activations=options.get("cpu_activations", "float32"),
         queue_limit_s=None if timeout_ms is None else timeout_ms / 1000,
+        draft=draft_settings(options),
+    )
+
+
+def draft_settings(options: Mapping[str, Any]) -> DraftSettings | None:
+    """The speculation that ``options`` ask for; None without a drafter."""
+    backend = options.get("spec")
+    if backend is None:
+        return None
+    return DraftSettings(
+        backend=backend,
+        tokens=options["draft_tokens"],
+        proposal_head=options["lm_head_draft"],
+        adaptive=options["adaptive_mtp"],
+        lookup=options["lookup_ngram"],
+        copy_tokens=options["ngram_draft_tokens"],
+        copy_match=options["ngram_min_match"],
     )

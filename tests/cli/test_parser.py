@@ -120,7 +120,11 @@ def test_what_is_wrong_is_named(argv: list[str], message: str) -> None:
         ("ninfer-convert", "in out --verify 2 --chat-template f", "--chat-template: requires --recipe"),
         ("ninfer-convert", "in out --recipe q8 --metadata a", "--metadata: 'a' is not of the form KEY=VALUE"),
         ("ninfer-convert", "in out --recipe q8 --metadata a=1 --metadata a=2", "--metadata: names a twice"),
-        ("ninfer-bench", "--spec mtp", "--spec: not available yet: it comes with MTP and n-gram speculation"),
+        (
+            "ninfer-bench",
+            "--spec dflash",
+            "--spec: dflash is not available yet: it comes with DFlash, draft trees and the draft archive",
+        ),
     ],
 )  # fmt: skip
 def test_what_a_program_needs(program: str, argv: str, message: str) -> None:

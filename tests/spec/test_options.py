@@ -100,11 +100,15 @@ SERVE_WORKS = {
     "--kv-capacity", "--kv-dtype", "--prefill-chunk", "--cpu-activations", "--reasoning-effort",
     "--default-thinking-budget", "--thinking-budget-message", "--api-key", "--cors",
     "--response-store-max-records", "--response-store-max-mib", "--tolerant-tool-calls",
+    "--spec", "--draft-tokens", "--adaptive-mtp", "--lookup-ngram", "--ngram-draft-tokens",
+    "--ngram-min-match",
 }  # fmt: skip
 
 BENCH_WORKS = {
     "ARTIFACT", "--corpus", "-p", "-n", "-pg", "-r", "--warmup", "--concurrency", "--max-ctx",
     "--prefill-chunk", "--kv-dtype", "--cpu-activations", "-o", "--output-file", "--help", "--version",
+    "--spec", "--draft-tokens", "--adaptive-mtp", "--lookup-ngram", "--ngram-draft-tokens",
+    "--ngram-min-match",
 }  # fmt: skip
 
 

@@ -251,8 +251,9 @@ class Speculation:
 def accept(turn: Turn, drafts: Tokens, drawn: Tokens, at: float) -> tuple[list[int], Settled]:
     """Commit the target's draws to the turn, as long as each draft was one; the tokens committed.
 
-    ``drafts`` [n], ``drawn`` [n + 1]; ``at`` is the time. Where the turn says what must come, that is committed in place of the
-    draw. The last token committed is the correction of a draft, the bonus after all of them, or the end.
+    ``drafts`` [n], ``drawn`` [n + 1]; ``at`` is the time. Where the turn says what must come, that is
+    committed in place of the draw. The last token committed is the correction of a draft, the bonus after all
+    of them, or the end.
     """
     tokens: list[int] = []
     deltas: list[Delta] = []

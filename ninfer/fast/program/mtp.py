@@ -236,7 +236,7 @@ class MtpRunner:
 
     def _fill(self, column: int, pairs: Pairs) -> int:
         """Put pairs into the rows from ``column``; the row after them."""
-        count, width = pairs.hidden.shape
+        count, width = len(pairs.tokens), pairs.hidden.shape[1]
         end, rows = column + count, self._runner.rows
         rows[column:end, TOKEN] = pairs.tokens
         rows[column:end, POSITION] = np.arange(pairs.start, pairs.start + count)

@@ -187,7 +187,8 @@ class MtpLanes:
 
     def _pairs(self, lane: Lane, waiting: _Waiting) -> Pairs:
         count = waiting.count
-        axes = np.tile(np.arange(waiting.start, waiting.start + count) + lane.shift, (3, 1))
+        begin = waiting.start + lane.shift
+        axes = np.tile(np.arange(begin, begin + count, dtype=np.int32), (3, 1))
         return Pairs(waiting.start, waiting.hidden[:count], waiting.tokens[:count], axes, lane.block_table)
 
     def _newest(self, lane: Lane) -> Pairs:

@@ -22,7 +22,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
         key = repr((kind, recipe, sorted(changes.items())))
         if key not in built:
             directory = tmp_path_factory.mktemp("nano")
-            built[key] = nano_artifact(directory, kind, mtp=False, recipe=recipe, **changes)
+            built[key] = nano_artifact(directory, kind, recipe=recipe, **({"mtp": False} | changes))
         return built[key]
 
     return build

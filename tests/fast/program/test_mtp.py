@@ -78,7 +78,7 @@ def test_drafts_and_cache_are_the_references(
     artifact: Artifacts, kind: str, recipe: str, sampling: SamplingParameters
 ) -> None:
     """Prompts over several chunks, then rounds that commit none, some or all of their columns."""
-    path = artifact(kind, recipe)
+    path = artifact(kind, recipe, mtp=True)
     oracle, random = Oracle(path), np.random.default_rng(3)
     with opened(path, mtp=True, prefill_chunk=64) as program:
         assert program.mtp is not None
@@ -114,7 +114,7 @@ def test_drafts_and_cache_are_the_references(
 
 def test_lanes_draft_what_they_would_draft_alone(artifact: Artifacts) -> None:
     """Other lanes, other numbers of drafts, none at all: a lane's own drafts stay the same."""
-    with opened(artifact("dense"), mtp=True) as program:
+    with opened(artifact("dense", mtp=True), mtp=True) as program:
         assert program.mtp is not None
         lanes, wishes = [], []
         for seed, count in enumerate((5, 0, 15, 2)):
@@ -128,7 +128,7 @@ def test_lanes_draft_what_they_would_draft_alone(artifact: Artifacts) -> None:
 
 
 def test_logits_that_are_no_numbers_end_a_draft(artifact: Artifacts) -> None:
-    with opened(artifact("dense"), mtp=True) as program:
+    with opened(artifact("dense", mtp=True), mtp=True) as program:
         assert program.mtp is not None
         lane, row = taken_in(program, prompt(1, 40), 128)
         program.mtp.begin(lane, program.first(lane, row, sampler()))
