@@ -37,6 +37,7 @@ class Client:
     """Requests to one server; every call has its own connection."""
 
     base_url: str
+    timeout_s: float = TIMEOUT_S
 
     def request(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
@@ -65,12 +66,12 @@ class Client:
     def raw(self, data: bytes) -> socket.socket:
         """A connection on which ``data`` was sent."""
         host, port = self._address()
-        sock = socket.create_connection((host, port), timeout=TIMEOUT_S)
+        sock = socket.create_connection((host, port), timeout=self.timeout_s)
         sock.sendall(data)
         return sock
 
     def _connect(self) -> HTTPConnection:
-        return HTTPConnection(*self._address(), timeout=TIMEOUT_S)
+        return HTTPConnection(*self._address(), timeout=self.timeout_s)
 
     def _address(self) -> tuple[str, int]:
         parts = urlsplit(self.base_url)

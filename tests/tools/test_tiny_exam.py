@@ -11,17 +11,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from tools.tiny import exam, tokenizer
+from ninfer.engine.settings import EngineSettings
+from ninfer.prompt import Message, TextPart
+from ninfer.reference.engine import open_engine
+from ninfer.server.chat.request import read_chat_request
+from tests.server.inprocess import serving
+from tools.tiny import drafts, exam, tokenizer
 from tools.tiny.acceptance import Acceptance
 from tools.tiny.attend import Layout
+from tools.tiny.conversation import conversation_of
 from tools.tiny.data.documents import EXAM_SKILLS, exam_document
 from tools.tiny.data.exchange import Call, Exchange, Thought
 from tools.tiny.data.render import content
 from tools.tiny.export import write_artifact, write_directory
-from tools.tiny.grade import calls_in, is_right
+from tools.tiny.grade import calls_in, is_right, is_right_answer
 from tools.tiny.model import TinyModel, init_parameters
 from tools.tiny.questions import paper
 from tools.tiny.shape import Shape
+from tools.tiny.wire import chat_body
 
 _TOOL = {
     "type": "function",
@@ -131,12 +138,57 @@ def test_acceptance_counts_by_position(
     assert offered == (2, 2, 2, 1, 1)
 
 
-def test_an_artifact_is_examined_in_one_command(artifact: tuple[Path, TinyModel]) -> None:
-    marks = exam.examine(artifact[0], limit=2, drafts=0)
+@pytest.mark.parametrize("skill", EXAM_SKILLS)
+def test_what_a_server_makes_of_a_right_answer_is_right(skill: str) -> None:
+    rng = random.Random(2)
+    for _ in range(5):
+        exchange = exam_document(rng, skill).exchanges[-1]
+        called = exchange.rule == "calls"
+        text, calls = ("", exchange.calls) if called else (content(exchange), ())
+        assert is_right_answer(exchange, text, calls, True)
+        assert not is_right_answer(exchange, text, calls, False)
+        assert not is_right_answer(exchange, text + "!", calls, True)
+        assert not is_right_answer(exchange, text, (*calls, Call("x", {})), True)
+
+
+def test_numbers_and_booleans_in_calls_are_apart() -> None:
+    exchange = Exchange("tool", "", "", Thought(""), calls=(Call("go", {"n": 1, "m": 2}),), rule="calls")
+    assert is_right_answer(exchange, "", (Call("go", {"m": 2, "n": 1}),), True)
+    for wrong in (1.0, True, "1"):
+        assert not is_right_answer(exchange, "", (Call("go", {"n": wrong, "m": 2}),), True)
+
+
+@pytest.mark.parametrize("skill", EXAM_SKILLS)
+def test_a_question_over_http_is_the_conversation_itself(skill: str) -> None:
+    """Roles, reasoning, calls, results, tools and options arrive as the recipe has them, ids aside."""
+    rng = random.Random(3)
+    for _ in range(5):
+        document = exam_document(rng, skill)
+        asked = read_chat_request({"model": "m", **chat_body(document)}).ask
+        wanted = conversation_of(document)
+        assert [_bare(message) for message in asked.conversation.messages] == list(wanted.messages)
+        assert asked.conversation.tools == asked.callable_tools == wanted.tools
+        assert asked.conversation.options == wanted.options
+
+
+def _bare(message: Message) -> Message:
+    calls = tuple(replace(call, id=None) for call in message.tool_calls)
+    parts = message.parts if any(part.text for part in message.parts if isinstance(part, TextPart)) else ()
+    return replace(message, tool_calls=calls, tool_call_id=None, parts=parts)
+
+
+def test_a_server_is_examined(artifact: tuple[Path, TinyModel]) -> None:
+    engine = open_engine(EngineSettings("reference", str(artifact[0]), exam.MAX_CONTEXT))
+    with serving(artifact[0], engine, ("--max-context", str(exam.MAX_CONTEXT))) as client:
+        marks = exam.examine(client.base_url, limit=2, clients=2)
     assert len(marks) == 2
     assert not any(mark.right for mark in marks), "an untrained model knows nothing"
-    table = exam.report(
-        [*marks, replace(marks[0], skill="json", right=True, accepted=(1,) * 5, offered=(2,) * 5)]
-    )
+    table = exam.report([*marks, replace(marks[0], skill="json", right=True)])
     assert "stopping" in table
-    assert "50.0%" in table
+    assert "100.0%" in table
+
+
+def test_drafts_are_reported_by_position() -> None:
+    measured = [drafts.Drafted("json", (1,) * 5, (2,) * 5), drafts.Drafted("tool", (3,) * 5, (4,) * 5)]
+    assert "50.0%" in drafts.report(measured)
+    assert "75.0%" in drafts.report(measured)

@@ -1,12 +1,13 @@
 """Grades an answer by rule: exact text, equal JSON, equal tool calls, or only that it ends.
 
-Reads raw text, as the model wrote it: tool calls are parsed here, strictly, not by the server.
+Raw text, as a model wrote it, is parsed here, strictly; an answer of a server has its calls beside its text.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from tools.tiny.data.exchange import Call, Exchange
@@ -26,6 +27,18 @@ def is_right(exchange: Exchange, text: str, ended: bool) -> bool:
     if exchange.rule == "calls":
         return calls_in(text, exchange.tools) == list(exchange.calls)
     return text.strip() == exchange.answer.strip()
+
+
+def is_right_answer(exchange: Exchange, text: str, calls: Sequence[Call], ended: bool) -> bool:
+    """Whether a server's ``text`` and ``calls`` answer ``exchange``; calls stand alone, where asked only."""
+    if exchange.rule == "calls":
+        return ended and not text and _plain(calls) == _plain(exchange.calls)
+    return not calls and is_right(exchange, text, ended)
+
+
+def _plain(calls: Sequence[Call]) -> str:
+    """Calls as JSON, which tells 1, 1.0 and true apart; members in any order."""
+    return json.dumps([(call.name, call.arguments) for call in calls], sort_keys=True)
 
 
 def _equal_json(text: str, wanted: str) -> bool:
