@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ninfer.errors import ArtifactError, OptionError
 from ninfer.fast.memory.pages import PagePool
 from ninfer.fast.memory.states import StateImages
-from ninfer.fast.ops.attention.cpu import split_count
+from ninfer.fast.ops.attention.contract import SPLIT_TOKENS
 from ninfer.fast.ops.control import AXIS_T, BLOCK_TABLE, MAX_COLUMNS, POSITION, TOKEN
 from ninfer.fast.ops.select import contract as select
 from ninfer.fast.program import table as t
@@ -127,7 +127,8 @@ class MtpTable(LayerTable):
         threads: int,
         builder: t.TableBuilder,
     ) -> None:
-        wiring = Wiring(config, states, pages, MAX_COLUMNS, threads, split_count(max_context - 1))
+        splits = -(-max_context // SPLIT_TOKENS)
+        wiring = Wiring(config, states, pages, MAX_COLUMNS, threads, splits)
         super().__init__(config, wiring, builder)
         self._weights, self._text = weights, text
         self.given = wiring.workspace.buffer("given", config.hidden)
