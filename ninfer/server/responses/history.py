@@ -1,32 +1,38 @@
 """Items as the turns of a conversation.
 
-Owns the grouping of assistant Items, the matching of results to calls and the refusal of what no template
-could represent. Nothing is moved but results, which are put in the order of their calls.
+Owns the grouping of assistant Items and the refusal of an order that no turn has; which results belong to
+which calls is decided in ``ninfer/server/tools``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ninfer.errors import RequestError
 from ninfer.prompt.conversation import Message, TextPart, ToolCall
-from ninfer.server.json_body import NotAnObject, read_object
-from ninfer.server.members import shown
+from ninfer.server.members import Members, shown
 from ninfer.server.responses.items import Item
 from ninfer.server.responses.namespaces import identity
+from ninfer.server.tools import HistoryEntry, call_arguments, paired
 
 # The order within one assistant turn; each kind may repeat, none may come back.
 _ORDER = ("reasoning", "message", "function_call")
+_TOOL_HISTORY = "invalid_tool_history"
 
 
 def turns(items: Iterable[Item]) -> tuple[Message, ...]:
     """The messages of a history. Errors: ``RequestError`` naming the Item that does not fit."""
-    history = _History()
-    for item in items:
-        history.add(item)
-    return tuple(history.finish())
+    messages = paired(_entries(items))
+    if messages and messages[-1].tool_calls:
+        raise RequestError(
+            _TOOL_HISTORY,
+            f"input: the call {shown(messages[-1].tool_calls[0].id or '')} has no result; every call of a "
+            "turn needs one before the conversation goes on.",
+            "input",
+        )
+    return messages
 
 
 def holds_user_message(items: Iterable[Item]) -> bool:
@@ -34,25 +40,16 @@ def holds_user_message(items: Iterable[Item]) -> bool:
     return any(item.wire["type"] == "message" and item.wire["role"] == "user" for item in items)
 
 
-def call_arguments(item: Item) -> dict[str, Any]:
-    """The ``arguments`` of a call as an object in member order. Errors: ``RequestError``."""
-    path = f"{item.path}.arguments"
-    try:
-        return read_object(item.wire["arguments"].encode())
-    except NotAnObject as error:
-        raise RequestError(
-            "invalid_value", f"{path} must be the text of a JSON object: {error}.", path
-        ) from error
-
-
 @dataclass(slots=True)
 class _AssistantTurn:
-    """The assistant Items that stand together so far."""
+    """Assistant Items that stand together."""
 
+    where: Members
     stage: int = 0
     reasoning: list[str] = field(default_factory=list)
     parts: list[TextPart] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)  # of the calls
     reasoned: bool = False
 
     def add(self, item: Item) -> None:
@@ -70,108 +67,64 @@ class _AssistantTurn:
             self.reasoned = True
             self.reasoning += [part["text"] for part in item.wire["content"]]
         elif kind == "message":
-            self.parts += [TextPart(_text(part)) for part in item.wire["content"]]
+            self.parts += _texts(item.wire["content"])
         else:
-            self.calls.append(
-                ToolCall(
-                    identity(item.wire.get("namespace"), item.wire["name"]),
-                    call_arguments(item),
-                    item.wire["call_id"],
-                )
-            )
+            self.calls.append(_call(item))
+            self.items.append(item)
 
-    def message(self) -> Message:
-        return Message(
+    def entry(self) -> HistoryEntry:
+        message = Message(
             "assistant",
             tuple(self.parts),
             reasoning="".join(self.reasoning) if self.reasoned else None,
             tool_calls=tuple(self.calls),
         )
+        keys = tuple((item.wire["call_id"], f"{item.path}.call_id") for item in self.items)
+        return HistoryEntry(message, self.where, calls=keys)
 
 
-class _History:
-    """Reads Items in order; at most one assistant turn and its results are open."""
-
-    def __init__(self) -> None:
-        self._messages: list[Message] = []
-        self._turn: _AssistantTurn | None = None
-        self._calls: list[Item] = []  # of the open turn, then waiting for their results
-        self._results: dict[str, Message] = {}
-
-    def add(self, item: Item) -> None:
+def _entries(items: Iterable[Item]) -> Iterator[HistoryEntry]:
+    turn: _AssistantTurn | None = None
+    calls: list[Item] = []  # of the last assistant turn: those that a result may be for
+    for item in items:
         kind = item.wire["type"]
-        if kind == "function_call_output":
-            self._end_turn()
-            self._add_result(item)
-        elif kind != "message" or item.wire["role"] == "assistant":
-            self._end_results(item)
-            self._add_to_turn(item)
-        else:
-            self._end_turn()
-            self._end_results(item)
-            self._messages.append(Message(item.wire["role"], tuple(_texts(item.wire["content"]))))
-
-    def finish(self) -> list[Message]:
-        self._end_turn()
-        self._end_results(None)
-        return self._messages
-
-    def _add_to_turn(self, item: Item) -> None:
-        if self._turn is None:
-            self._turn = _AssistantTurn()
-        self._turn.add(item)
-        if item.wire["type"] == "function_call":
-            if any(call.wire["call_id"] == item.wire["call_id"] for call in self._calls):
-                raise _invalid(item, "call_id", "stands on another call of the same turn")
-            self._calls.append(item)
-
-    def _end_turn(self) -> None:
-        if self._turn is not None:
-            self._messages.append(self._turn.message())
-            self._turn = None
-
-    def _add_result(self, item: Item) -> None:
-        call_id = item.wire["call_id"]
-        call = next((call for call in self._calls if call.wire["call_id"] == call_id), None)
-        if call is None:
-            raise _invalid(item, "call_id", "names no call of the turn before it")
-        if call_id in self._results:
-            raise _invalid(item, "call_id", "has a result already")
-        for name in ("name", "namespace"):
-            if name in item.wire and item.wire[name] != call.wire.get(name):
-                raise _invalid(item, name, f"is not that of its call, {shown(str(call.wire.get(name)))}")
-        self._results[call_id] = Message("tool", tuple(_texts(item.wire["output"])), tool_call_id=call_id)
-
-    def _end_results(self, following: Item | None) -> None:
-        """Results of the last turn are complete, or there are none and the turn is still open."""
-        if self._turn is not None or not self._calls:
-            return
-        for call in self._calls:
-            if call.wire["call_id"] not in self._results:
-                where = following.path if following is not None else "input"
-                raise RequestError(
-                    "invalid_tool_history",
-                    f"{where}: the call {shown(call.wire['call_id'])} has no result; every call of a turn "
-                    "needs one before the conversation goes on.",
-                    where,
-                )
-        self._messages += [self._results[call.wire["call_id"]] for call in self._calls]
-        self._calls, self._results = [], {}
+        if kind != "function_call_output" and (kind != "message" or item.wire["role"] == "assistant"):
+            if turn is None:
+                turn = _AssistantTurn(Members(item.wire, item.path))
+            turn.add(item)
+            continue
+        if turn is not None:
+            yield turn.entry()
+            calls, turn = turn.items, None
+        yield _result(item, calls) if kind == "function_call_output" else _message(item)
+    if turn is not None:
+        yield turn.entry()
 
 
-def _texts(content: str | Sequence[Any]) -> Iterator[TextPart]:
+def _message(item: Item) -> HistoryEntry:
+    message = Message(item.wire["role"], tuple(_texts(item.wire["content"])))
+    return HistoryEntry(message, Members(item.wire, item.path))
+
+
+def _result(item: Item, calls: Sequence[Item]) -> HistoryEntry:
+    where, call_id = Members(item.wire, item.path), item.wire["call_id"]
+    call = next((call for call in calls if call.wire["call_id"] == call_id), None)
+    if call is None:
+        raise where.invalid("call_id", f"{shown(call_id)} names no call of the turn before", _TOOL_HISTORY)
+    for name in ("name", "namespace"):
+        if name in item.wire and item.wire[name] != call.wire.get(name):
+            problem = f"{shown(item.wire[name])} is not that of its call, {shown(str(call.wire.get(name)))}"
+            raise where.invalid(name, problem, _TOOL_HISTORY)
+    message = Message("tool", tuple(_texts(item.wire["output"])), tool_call_id=call_id)
+    return HistoryEntry(message, where, answers=call_id, answers_at="call_id")
+
+
+def _call(item: Item) -> ToolCall:
+    name = identity(item.wire.get("namespace"), item.wire["name"])
+    return ToolCall(name, call_arguments(Members(item.wire, item.path), "arguments"), item.wire["call_id"])
+
+
+def _texts(content: str | Sequence[Mapping[str, Any]]) -> list[TextPart]:
     if isinstance(content, str):
-        yield TextPart(content)
-    else:
-        for part in content:
-            yield TextPart(_text(part))
-
-
-def _text(part: Any) -> str:
-    text: str = part["refusal"] if part["type"] == "refusal" else part["text"]
-    return text
-
-
-def _invalid(item: Item, name: str, problem: str) -> RequestError:
-    path = f"{item.path}.{name}"
-    return RequestError("invalid_tool_history", f"{path} {shown(item.wire[name])} {problem}.", path)
+        return [TextPart(content)]
+    return [TextPart(part["refusal"] if part["type"] == "refusal" else part["text"]) for part in content]

@@ -16,6 +16,7 @@ from ninfer import spec
 from ninfer.errors import RequestError
 from ninfer.server.members import Members, objects, shown
 from ninfer.server.responses.parts import read_content, read_output
+from ninfer.server.tools import tool_name
 
 Wire = Mapping[str, Any]
 _UNSUPPORTED = "unsupported_value"
@@ -129,8 +130,10 @@ def _summary_text(part: Members) -> Wire:
 
 def _function_call(entry: Members) -> dict[str, Any]:
     wire = _call_reference(entry)
-    wire["name"] = entry.required_string("name")
+    wire["name"] = tool_name(entry)
     wire["arguments"] = entry.required_string("arguments")
+    if not wire["arguments"].strip():
+        raise entry.invalid("arguments", "must be the text of a JSON object, not empty")
     return wire
 
 

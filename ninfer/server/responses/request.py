@@ -57,6 +57,7 @@ def read_responses_request(values: Mapping[str, Any], store: ResponseStore) -> R
         raise body.invalid("model", "must not be empty")
     check_fields(body)
     _check_text_format(body)
+    tools = read_tools(body)
     parent = _parent(body, store)
     items = read_input(body)
     history = (*_stored_items(parent), *items)
@@ -70,6 +71,7 @@ def read_responses_request(values: Mapping[str, Any], store: ResponseStore) -> R
         ask=Ask(
             Conversation(
                 (*_instructions(body), *turns(history)),
+                tools.fields.declared,
                 options=_template_options(body, preserve),
                 continues_final=False,
             ),
@@ -77,14 +79,15 @@ def read_responses_request(values: Mapping[str, Any], store: ResponseStore) -> R
                 SamplingOverrides(**{name: sampler_value(body, name) for name in ("temperature", "top_p")}),
                 max_tokens=body.integer("max_output_tokens", 0, most["max_output_tokens"]),
             ),
+            tools.fields.callable,
         ),
         stream=body.boolean("stream") or False,
         store=body.boolean("store") is not False,
         items=items,
         parent=parent,
         preserve_thinking=preserve,
-        choices=OutputChoices(summary=_summary(body) is not None, mirror=_mirror(body)),
-        echo=_echo(body) | read_tools(body).echo,
+        choices=OutputChoices(_summary(body) is not None, _mirror(body), tools.functions),
+        echo={**_echo(body), **tools.echo},
     )
 
 

@@ -10,11 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from ninfer.errors import RequestError
 from ninfer.prompt.conversation import Message
-from ninfer.server.json_body import json_type
+from ninfer.server.json_body import NotAnObject, read_object
 from ninfer.server.members import Members
 
 _CODE = "invalid_tool_history"
@@ -44,12 +42,9 @@ def call_arguments(members: Members, name: str) -> dict[str, Any]:
     if text is None or not text.strip():
         return {}
     try:
-        value = msgspec.json.decode(text)
-    except (ValueError, RecursionError) as error:
-        raise members.invalid(name, f"must be a JSON object: {error}") from error
-    if not isinstance(value, dict):
-        raise members.invalid(name, f"must be a JSON object, not {json_type(value)}")
-    return value
+        return read_object(text.encode())
+    except NotAnObject as error:
+        raise members.invalid(name, f"must be the text of a JSON object: {error}") from error
 
 
 def paired(entries: Iterable[HistoryEntry]) -> tuple[Message, ...]:
