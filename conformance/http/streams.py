@@ -29,6 +29,23 @@ def event_data(body: bytes) -> Iterator[str]:
         yield block.removeprefix("data: ")
 
 
+def named_events(body: bytes) -> list[tuple[str, str]]:
+    """Name and data of each event of a stream of whole named events and comments."""
+    text = body.decode("utf-8")
+    assert text.endswith("\n\n"), f"the stream ends inside an event: {text[-40:]!r}"
+    events = []
+    for block in text.removesuffix("\n\n").split("\n\n"):
+        if block.startswith(": "):
+            assert block == ": " + document("http/transport")["stream_comment"]
+            continue
+        name, _, data = block.partition("\n")
+        assert name.startswith("event: "), block
+        assert data.startswith("data: "), block
+        assert "\n" not in data
+        events.append((name.removeprefix("event: "), data.removeprefix("data: ")))
+    return events
+
+
 def chat_events(stream: Sequence[Payload]) -> list[str]:
     """The names that ``streams.yaml`` gives the payloads of a chat stream."""
     return [_chat_event(payload) for payload in stream]
