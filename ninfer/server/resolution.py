@@ -73,7 +73,8 @@ def resolve(
     if room < 0:
         raise RequestError(
             "context_length_exceeded",
-            f"This server's context is {model.max_context} tokens, but the prompt has {prompt.token_count}.",
+            # Clients of every protocol know an overflow by these words.
+            f"prompt is too long: {prompt.token_count} tokens > {model.max_context} maximum",
             "messages",
         )
     wanted = defaults.max_tokens if request.max_tokens is None else request.max_tokens

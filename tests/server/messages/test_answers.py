@@ -30,7 +30,7 @@ PLAYS = {
     "1": play("I ", "think", "</think>\n\n", "Hel", "lo"),
     "2": play("Hel", "lo ", "EN", "D x"),
     "3": play("a", repeat=100_000),
-    "4": play("I'll look.", "\n\n", *CALL),
+    "4": play("I'll look.", "\n\n", CALL[:20], CALL[20:]),
     "5": Play((Step(text="a"), Step(text="b"), Step(fail="assertion"))),
     "6": Play((Step(fail="memory"),)),
     "7": Play((Step(fail="unavailable"),)),
