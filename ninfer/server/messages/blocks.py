@@ -15,6 +15,7 @@ from ninfer.prompt.conversation import TextPart, ToolCall
 from ninfer.server.members import Members, objects
 from ninfer.server.messages.cache_control import CacheMarkers
 from ninfer.server.messages.thinking import reasoning_of
+from ninfer.server.tools import tool_name
 
 _CONTENT = "a string or an array of content blocks"
 
@@ -28,11 +29,10 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A tool result; ``block`` names it in errors."""
+    """A tool result."""
 
     id: str
     parts: tuple[TextPart, ...]
-    block: Members
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +95,13 @@ def _block(block: Members, role: str, markers: CacheMarkers) -> Block:
         markers.block(block)
         mark: str = spec.document("http/messages")["tool_error_mark"]
         failed = block.boolean("is_error")
-        return Result(
-            block.required_string("tool_use_id"), (TextPart(mark), *parts) if failed else parts, block
-        )
+        return Result(block.required_string("tool_use_id"), (TextPart(mark), *parts) if failed else parts)
     markers.block(block)
     if kind == "text":
         return TextPart(block.required_string("text"))
     if kind == "thinking":
         return Reasoning(reasoning_of(block))
-    return Use(ToolCall(_name(block), _input(block), block.required_string("id")), block)
+    return Use(ToolCall(tool_name(block), _input(block), block.required_string("id")), block)
 
 
 def _result_parts(block: Members, markers: CacheMarkers) -> Iterator[TextPart]:
@@ -136,13 +134,6 @@ def _check_kind(block: Members, allowed: tuple[str, ...]) -> str:
             "type", f"{kind} is not supported: NInfer does not provide {lacking[kind]}", "unsupported_value"
         )
     raise block.invalid("type", f"must be one of {', '.join(allowed)} here, not {kind!r}")
-
-
-def _name(block: Members) -> str:
-    name = block.required_string("name")
-    if not name:
-        raise block.invalid("name", "must not be empty")
-    return name
 
 
 def _input(block: Members) -> Mapping[str, Any]:

@@ -24,9 +24,12 @@ class AnthropicEnvelope:
 
     def members(self, error: WireError, request_id: str) -> dict[str, Any]:
         """The error object: a body, or the data of an ``error`` event."""
-        types = spec.document("http/messages")["error_types"]
+        tables = spec.document("http/messages")
+        types = tables["error_types"]
         kind: str = types["by_status"].get(str(self.status(error)), types["default"])
-        detail = {"type": kind, "message": error.message, "code": error.code}
+        detail: dict[str, Any] = {"type": kind, "message": error.message, "code": error.code}
+        if details := tables["refused"].get(error.param, {}).get("details"):
+            detail["details"] = details
         return {"type": "error", "error": detail, "request_id": request_id}
 
 

@@ -19,9 +19,10 @@ from ninfer.server.messages.blocks import read_system
 from ninfer.server.messages.cache_control import CacheMarkers
 from ninfer.server.messages.history import read_history
 from ninfer.server.messages.thinking import Thinking, read_template_options, read_thinking
-from ninfer.server.messages.tools import ToolFields, read_tools
+from ninfer.server.messages.tools import read_tools
 from ninfer.server.neutral import refuse_unsupported
 from ninfer.server.resolution import GenerationFields
+from ninfer.server.tools import ToolFields
 
 _SAMPLER = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty")
 

@@ -1,28 +1,19 @@
 """Tool declarations and choice of a Messages body.
 
-Owns this protocol's members; names and what calls may be are the business of ``ninfer/server/tools``.
+Owns this protocol's members; what a name may be and what a choice permits stands in ``ninfer/server/tools``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from ninfer.prompt.conversation import Tool
 from ninfer.server.members import Members, objects
 from ninfer.server.messages.cache_control import CacheMarkers
+from ninfer.server.tools import ChoiceKind, Declarations, ToolChoice, ToolFields, permitted, tool_name
 
-_UNSUPPORTED = "unsupported_value"
-_CHOICES = ("auto", "any", "tool", "none")
-
-
-@dataclass(frozen=True, slots=True)
-class ToolFields:
-    """``declared`` stand in the prompt; ``callable`` are those whose calls are read out of the answer."""
-
-    declared: tuple[Tool, ...] = ()
-    callable: tuple[Tool, ...] = ()
+_LACKING = "unsupported_parameter"
+_CHOICES: dict[str, ChoiceKind] = {"auto": "auto", "any": "required", "tool": "named", "none": "none"}
 
 
 def read_tools(body: Members, markers: CacheMarkers) -> ToolFields:
@@ -30,62 +21,35 @@ def read_tools(body: Members, markers: CacheMarkers) -> ToolFields:
     value = body.value("tools")
     if value is not None and not isinstance(value, list):
         raise body.wrong_type("tools", "an array")
-    declared = tuple(_declared(objects(value or [], body.at("tools")), markers))
-    choice = _choice(body)
-    constraints = body.choice("tool_constraints", ("auto", "basic"))
-    if constraints == "basic":
-        raise body.invalid(
-            "tool_constraints", "basic is not supported: NInfer does not provide it yet", _UNSUPPORTED
-        )
-    return ToolFields(declared, () if choice == "none" else declared)
-
-
-def _declared(tools: Iterator[Members], markers: CacheMarkers) -> Iterator[Tool]:
-    names: set[str] = set()
-    for tool in tools:
-        made = _tool(tool)
-        if made.name in names:
-            raise tool.invalid("name", f"{made.name!r} is declared twice")
-        names.add(made.name)
+    declarations = Declarations()
+    for tool in objects(value or [], body.at("tools")):
+        _declare(declarations, tool)
         markers.block(tool)
-        yield made
+    return permitted(declarations, _choice(body))
 
 
-def _tool(tool: Members) -> Tool:
+def _declare(declarations: Declarations, tool: Members) -> None:
     kind = tool.string("type")
     if kind not in (None, "custom"):
-        raise tool.invalid(
-            "type",
-            f"{kind!r} is not supported: NInfer does not provide server tools",
-            "unsupported_parameter",
-        )
+        raise tool.invalid("type", f"{kind[:40]!a} is not supported: NInfer has no server tools", _LACKING)
     if tool.boolean("defer_loading"):
-        raise tool.invalid(
-            "defer_loading", "is not supported: NInfer does not load tools later", "unsupported_parameter"
-        )
+        raise tool.invalid("defer_loading", "is not supported: NInfer does not load tools later", _LACKING)
     callers = tool.value("allowed_callers")
     if callers is not None and (not isinstance(callers, list) or "direct" not in callers):
-        raise tool.invalid(
-            "allowed_callers",
-            "must hold direct: NInfer does not run tools itself",
-            "unsupported_parameter",
-        )
-    if tool.boolean("strict"):
-        raise tool.invalid(
-            "strict", "true is not supported: NInfer does not enforce schemas yet", _UNSUPPORTED
-        )
+        raise tool.invalid("allowed_callers", "must hold direct: NInfer does not run tools itself", _LACKING)
+    strict = tool.boolean("strict") or False
     schema = tool.child("input_schema")
     if schema is None:
         raise tool.missing("input_schema")
     if schema.value("type") != "object":
         raise schema.invalid("type", "must be object")
-    name = tool.required_string("name")
-    return Tool(name, {"type": "function", "function": dict(_function(tool, name, schema))})
+    function = dict(_function(tool, schema))
+    declarations.add(tool, {"type": "function", "function": function}, strict=strict)
 
 
-def _function(tool: Members, name: str, schema: Members) -> Iterator[tuple[str, Any]]:
+def _function(tool: Members, schema: Members) -> Iterator[tuple[str, Any]]:
     """The tool as the chat template shows it."""
-    yield "name", name
+    yield "name", tool_name(tool)
     description = tool.string("description")
     if description is not None:
         yield "description", description
@@ -97,19 +61,20 @@ def _function(tool: Members, name: str, schema: Members) -> Iterator[tuple[str, 
         yield "input_examples", examples
 
 
-def _choice(body: Members) -> str:
+def _choice(body: Members) -> ToolChoice:
+    basic = body.choice("tool_constraints", ("basic", "auto")) == "basic"
+    constraints_at = body.at("tool_constraints") if basic else None
     choice = body.child("tool_choice")
     if choice is None:
-        return "auto"
+        return ToolChoice(constraints_at=constraints_at)
     choice.required_string("type")
-    kind = choice.choice("type", _CHOICES)
+    kind = choice.choice("type", tuple(_CHOICES))
     assert kind is not None
-    if kind in ("any", "tool"):
-        raise choice.invalid("type", f"{kind} is not supported: NInfer cannot force a call yet", _UNSUPPORTED)
-    if choice.boolean("disable_parallel_tool_use"):
-        raise choice.invalid(
-            "disable_parallel_tool_use",
-            "true is not supported: NInfer cannot limit calls to one yet",
-            _UNSUPPORTED,
-        )
-    return kind
+    single = choice.boolean("disable_parallel_tool_use") or False
+    return ToolChoice(
+        _CHOICES[kind],
+        choice.at("type"),
+        ((choice.at("name"), choice.required_string("name")),) if kind == "tool" else (),
+        single_at=choice.at("disable_parallel_tool_use") if single else None,
+        constraints_at=constraints_at,
+    )
