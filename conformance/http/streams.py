@@ -80,6 +80,12 @@ def _chat_event(payload: Payload) -> str:
         assert payload["usage"] is not None
         return "usage"
     (choice,) = payload["choices"]
+    if "prompt_progress" in payload:
+        assert choice["delta"] == {}
+        return "progress"
+    if payload.get("usage") is not None:
+        assert choice["delta"] == {}
+        return "usage"
     if choice["finish_reason"] is not None:
         assert choice["delta"] == {}
         return "finish"

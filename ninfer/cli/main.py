@@ -110,7 +110,9 @@ def _read_messages(data: bytes) -> tuple[Message, ...]:
     if data.lstrip().startswith(b"["):
         data = b'{"messages":' + data + b"}"
     body = Members(parse_object(data))
-    refuse_unsupported(body, stream=False)
+    refuse_unsupported(body)
+    if body.value("tools"):
+        raise body.invalid("tools", "is not supported: ninfer answers without tools", "unsupported_parameter")
     return read_messages(body)
 
 

@@ -77,5 +77,6 @@ def build_services(
         limits=limits or transport_limits(),
         max_request_bytes=options["max_request_mib"] * 2**20,
         tolerant_tool_calls=options["tolerant_tool_calls"],
+        usage_chunk_choice=options["usage_chunk_choice"],
         access=Access(options["api_key"], options["cors"]),
     )

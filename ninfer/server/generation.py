@@ -44,6 +44,7 @@ class Services:
     max_request_bytes: int
     access: Access
     tolerant_tool_calls: bool = False
+    usage_chunk_choice: bool = False
 
     async def in_thread(self, slot: Slot, work: Callable[[], T]) -> T:
         """Run ``work`` off the event loop; the slot stays taken until it ends, whoever waits for it."""

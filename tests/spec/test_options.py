@@ -99,6 +99,7 @@ SERVE_WORKS = {
     "--help", "--version", "--max-concurrency", "--max-pending-requests", "--pending-timeout-ms",
     "--kv-capacity", "--kv-dtype", "--prefill-chunk", "--cpu-activations", "--reasoning-effort",
     "--default-thinking-budget", "--thinking-budget-message", "--api-key", "--cors",
+    "--usage-chunk-choice",
     "--response-store-max-records", "--response-store-max-mib", "--tolerant-tool-calls",
     "--spec", "--draft-tokens", "--adaptive-mtp", "--lookup-ngram", "--ngram-draft-tokens",
     "--ngram-min-match",

@@ -1,23 +1,19 @@
-"""Chat Completions responses and stream chunks from the pieces of an answer.
+"""Chat Completions responses from the pieces of an answer, and what streams share with them.
 
-Owns the wire shapes; pure values in, JSON bytes out.
+Owns the wire shapes of a whole answer; pure values in, JSON bytes out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from ninfer.engine.events import Usage
-from ninfer.server.answer.pieces import Begun, Call, Ended, EndReason, Piece, Text
-from ninfer.server.envelopes import OPENAI
-from ninfer.server.errors import WireError
-from ninfer.server.sse import unnamed
-
-_MEMBERS = {"reasoning": "reasoning_content", "content": "content"}
+from ninfer.server.answer.pieces import Call, Ended, EndReason, Piece, Text
+from ninfer.server.chat.timings import usage_timings
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,46 +54,12 @@ def whole_answer(identity: ChatIdentity, pieces: Iterable[Piece]) -> bytes:
         "logprobs": None,
         "finish_reason": finish_reason(ended.reason),
     }
-    return _encode(identity, "chat.completion", {"choices": [choice], "usage": usage_object(ended.usage)})
-
-
-class StreamedChat:
-    """Makes the chunks of one stream, in the order of ``spec/http/streams.yaml``."""
-
-    def __init__(self, identity: ChatIdentity, include_usage: bool) -> None:
-        self._identity = identity
-        self._include_usage = include_usage
-
-    def frames(self, piece: Piece) -> Iterator[bytes]:
-        """The events of one piece; ``Ended`` brings finish, usage if asked for, and the end mark."""
-        if isinstance(piece, Text):
-            yield self._chunk({_MEMBERS[piece.channel]: piece.text})
-        elif isinstance(piece, Begun):
-            yield self._chunk({"role": "assistant", "content": ""})
-        elif isinstance(piece, Call):
-            yield self._chunk({"tool_calls": [{"index": piece.index} | call_object(piece)]})
-        elif isinstance(piece, Ended):
-            yield from self._end(piece)
-
-    def failed(self, error: WireError) -> Iterator[bytes]:
-        """An error event; the connection closes after it without an end mark."""
-        yield unnamed(OPENAI.body(error))
-
-    def _end(self, ended: Ended) -> Iterator[bytes]:
-        yield self._chunk({}, finish_reason(ended.reason))
-        if self._include_usage:
-            yield self._event({"choices": [], "usage": usage_object(ended.usage)})
-        yield unnamed(b"[DONE]")
-
-    def _chunk(self, delta: dict[str, Any], reason: str | None = None) -> bytes:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
-        members: dict[str, Any] = {"choices": [choice]}
-        if self._include_usage:
-            members["usage"] = None
-        return self._event(members)
-
-    def _event(self, members: dict[str, Any]) -> bytes:
-        return unnamed(_encode(self._identity, "chat.completion.chunk", members))
+    members = {
+        "choices": [choice],
+        "usage": usage_object(ended.usage),
+        "timings": usage_timings(ended.usage),
+    }
+    return encoded(identity, "chat.completion", members)
 
 
 def finish_reason(reason: EndReason) -> str:
@@ -125,6 +87,7 @@ def usage_object(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _encode(identity: ChatIdentity, kind: str, members: dict[str, Any]) -> bytes:
+def encoded(identity: ChatIdentity, kind: str, members: dict[str, Any]) -> bytes:
+    """One JSON object with what every object of a request repeats."""
     head = {"id": identity.id, "object": kind, "created": identity.created, "model": identity.model}
     return msgspec.json.encode(head | members)

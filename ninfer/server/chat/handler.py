@@ -12,8 +12,9 @@ from sanic.request import Request
 
 from ninfer.server.answer.exchange import collected, exchanging
 from ninfer.server.answer.streaming import stream
-from ninfer.server.chat.answers import ChatIdentity, StreamedChat, whole_answer
+from ninfer.server.chat.answers import ChatIdentity, whole_answer
 from ninfer.server.chat.request import ChatRequest, read_chat_request
+from ninfer.server.chat.stream import StreamChoices, StreamedChat
 from ninfer.server.generation import Services
 from ninfer.server.served_model import require_model
 from ninfer.server.transport import send_whole
@@ -32,7 +33,13 @@ async def chat_completions(request: Request) -> None:
         asked = exchange.request
         identity = ChatIdentity(exchange.prepared.id, asked.model, int(time.time()))
         if asked.stream:
-            await stream(request, exchange, StreamedChat(identity, asked.include_usage))
+            choices = StreamChoices(
+                asked.include_usage,
+                services.usage_chunk_choice,
+                asked.timings_per_token,
+                asked.return_progress,
+            )
+            await stream(request, exchange, StreamedChat(identity, choices))
             return
         body = whole_answer(identity, await collected(exchange))
         await send_whole(request, HTTPResponse(body, content_type="application/json"), services.limits)

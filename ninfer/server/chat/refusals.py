@@ -7,9 +7,6 @@ from ninfer.server import neutral
 from ninfer.server.members import Members
 
 
-def refuse_unsupported(body: Members, stream: bool) -> None:
+def refuse_unsupported(body: Members) -> None:
     """Errors: ``RequestError`` for the first field whose value asks for a missing capability."""
-    tables = spec.document("http/chat")
-    neutral.refuse_unsupported(body, tables["refused"])
-    if stream:
-        neutral.refuse_unsupported(body, tables["refused_in_streams"])
+    neutral.refuse_unsupported(body, spec.document("http/chat")["refused"])

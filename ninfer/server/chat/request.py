@@ -28,12 +28,14 @@ _SAMPLER = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequ
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """What a chat body asks for; ``include_usage`` matters in a stream only."""
+    """What a chat body asks for; what follows ``stream`` matters in a stream only."""
 
     model: str
     ask: Ask
     stream: bool
-    include_usage: bool
+    include_usage: bool = False
+    timings_per_token: bool = False
+    return_progress: bool = False
 
 
 def read_chat_request(values: Mapping[str, Any]) -> ChatRequest:
@@ -42,7 +44,7 @@ def read_chat_request(values: Mapping[str, Any]) -> ChatRequest:
     model = body.required_string("model")
     stream = body.boolean("stream") or False
     options = body.child("stream_options")
-    refuse_unsupported(body, stream)
+    refuse_unsupported(body)
     _check_response_format(body)
     tools = read_tools(body)
     return ChatRequest(
@@ -54,11 +56,14 @@ def read_chat_request(values: Mapping[str, Any]) -> ChatRequest:
                 seed=sampler_value(body, "seed"),
                 max_tokens=_max_tokens(body),
                 stops=_stops(body),
+                ignore_stop_tokens=body.boolean("ignore_eos") or False,
             ),
             tools.callable,
         ),
         stream=stream,
         include_usage=bool(options and options.boolean("include_usage")),
+        timings_per_token=body.boolean("timings_per_token") or False,
+        return_progress=body.boolean("return_progress") or False,
     )
 
 

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from conformance.http.schemas import check_schema
-from conformance.http.streams import chat_events, check_order, payloads
 from ninfer.engine.events import Usage
-from ninfer.server.answer.pieces import Begun, Ended, Piece, Text
-from ninfer.server.chat.answers import ChatIdentity, StreamedChat, whole_answer
+from ninfer.server.answer.pieces import Call, Ended, Piece, Text
+from ninfer.server.chat.answers import ChatIdentity, whole_answer
 
 IDENTITY = ChatIdentity("chatcmpl-1", "m", 1_700_000_000)
 USAGE = Usage(10, 4, 7, 3, 0.1, 0.2, 0.1)
@@ -49,21 +48,14 @@ def test_usage_adds_up_and_has_details() -> None:
     }
 
 
-@pytest.mark.parametrize("include_usage", [False, True])
-def test_chunks_are_valid_and_in_order(include_usage: bool) -> None:
-    answer = StreamedChat(IDENTITY, include_usage)
-    pieces = [
-        Begun(10, 4, 0.0),
-        Text("reasoning", "a"),
-        Text("content", "é\n"),
-        Ended("length", None, USAGE),
+def test_calls_are_functions_with_their_arguments_as_text() -> None:
+    calls = [Call(0, "call_a", "f", '{"b":1,"a":2}'), Call(1, "call_b", "f", "{}")]
+    (choice,) = whole(*calls, reason="tool_calls")["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["content"] is None
+    assert choice["message"]["tool_calls"] == [
+        {"id": "call_a", "type": "function", "function": {"name": "f", "arguments": '{"b":1,"a":2}'}},
+        {"id": "call_b", "type": "function", "function": {"name": "f", "arguments": "{}"}},
     ]
-    stream = payloads(b"".join(frame for piece in pieces for frame in answer.frames(piece)))
-    events = chat_events(stream)
-    check_order("chat", events)
-    assert events.count("usage") == include_usage
-    chunks = [chunk for chunk in stream if not isinstance(chunk, str)]
-    for chunk in chunks:
-        check_schema("ChatChunk", chunk)
-        assert ("usage" in chunk) == include_usage
-    assert chunks[2]["choices"][0]["delta"] == {"content": "é\n"}
+    (choice,) = whole(Text("content", "x"), *calls, reason="length")["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("x", "length")

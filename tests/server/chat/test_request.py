@@ -302,10 +302,18 @@ def test_a_missing_capability_is_refused_by_name(name: str, value: object) -> No
 
 
 @pytest.mark.parametrize("name", ["timings_per_token", "return_progress"])
-def test_observations_of_a_running_request_matter_in_streams_only(name: str) -> None:
-    assert read(**{name: True}) == read()
-    assert refused(**{name: True, "stream": True}).param == name
-    read(**{name: False, "stream": True})
+def test_observations_of_a_running_request_are_asked_for(name: str) -> None:
+    for stream in (False, True):
+        assert getattr(read(**{name: True}, stream=stream), name)
+        assert read(**{name: False}, stream=stream) == read(stream=stream)
+    error = refused(**{name: 1})
+    assert (error.code, error.param) == ("invalid_type", name)
+
+
+def test_ignore_eos_goes_on_behind_the_models_end() -> None:
+    assert read(ignore_eos=True).ask.fields.ignore_stop_tokens
+    assert not read(ignore_eos=False).ask.fields.ignore_stop_tokens
+    assert refused(ignore_eos=1).param == "ignore_eos"
 
 
 def test_unknown_and_advisory_fields_are_ignored() -> None:
