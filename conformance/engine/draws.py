@@ -141,10 +141,12 @@ def draw_model(random: Random) -> ModelDraw:
 
 
 def draw_engine(random: Random, kv_format: str, chunk: int) -> EngineDraw:
-    """Any number of lanes, now and then two threads; half of the pools make requests wait for pages."""
+    """Any number of lanes, now and then two threads; pages for all of them.
+
+    Pressure pauses requests, and a replay is another cut list: ``test_pressure.py`` judges that.
+    """
     lanes = int(random.integers(1, 9))
-    ceiling = MAX_CONTEXT // PAGE
-    pages = int(random.integers(ceiling, 2 * ceiling)) if random.random() < 0.5 else lanes * ceiling
+    pages = lanes * MAX_CONTEXT // PAGE
     return EngineDraw(kv_format, chunk, lanes, pages, threads=1 + int(random.random() < 0.1))
 
 

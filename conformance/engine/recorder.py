@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.engine.kv import Stored, stored_rows
+from ninfer.fast.memory.lanes import Lane
 from ninfer.fast.ops.control import MAX_COLUMNS
 from ninfer.fast.ops.moe import contract as moe
 from ninfer.fast.program import table as t
 from ninfer.fast.program.parameters import ExpertWeights
-from ninfer.fast.program.program import Lane, Program, Row, Sampler, Tokens
+from ninfer.fast.program.program import Program, Row, Sampler, Tokens
 
 Floats = npt.NDArray[np.float32]
 Choice = npt.NDArray[np.int64]
@@ -44,8 +45,9 @@ class RecordingProgram:
         self.program = program
         self.options, self.config = program.options, program.config
         self.pages_for = program.pages_for
+        self.memory = program.memory
         self.opened = LaneLog()
-        self._logs: dict[int, LaneLog] = {}
+        self._logs: dict[Lane, LaneLog] = {}
         self._chosen: dict[int, Choice] = {}
         self._prefilling = LaneLog()
         if self.config.moe is not None:
@@ -56,40 +58,41 @@ class RecordingProgram:
     def last_unit(self) -> tuple[float, float]:
         return self.program.last_unit
 
-    def open_lane(self, ceiling: int) -> Lane:
+    def open_lane(self, ceiling: int = 0) -> Lane:
         lane = self.program.open_lane(ceiling)
-        self.opened = self._logs[lane.slot] = LaneLog()
+        self.opened = self._logs[lane] = LaneLog()
         return lane
 
     def close_lane(self, lane: Lane) -> None:
+        log = self._logs.pop(lane)
         if self.program.pages is not None:
             for layer, pool in self.program.pages.layers.items():
                 rows = stored_rows(pool, self.options.kv_format, lane.block_table, lane.frontier)
-                self._logs[lane.slot].stored[layer] = rows
+                log.stored[layer] = rows
         self.program.close_lane(lane)
 
     def prefill(self, lane: Lane, tokens: Tokens, axes: Tokens) -> Floats:
-        self._prefilling = self._logs[lane.slot]
+        self._prefilling = self._logs[lane]
         return self.program.prefill(lane, tokens, axes)
 
     def first(self, lane: Lane, row: Floats, sampler: Sampler) -> int:
         drawn = self.program.first(lane, row, sampler)
-        self._logs[lane.slot].logits.append(self.program.logits(1)[0].copy())
+        self._logs[lane].logits.append(self.program.logits(1)[0].copy())
         return drawn
 
     def round(self, rows: Sequence[Row]) -> list[int]:
         drawn = self.program.round(rows)
         logits = self.program.logits(len(rows)).copy()
         for index, row in enumerate(rows):
-            log = self._logs[row.lane.slot]
+            log = self._logs[row.lane]
             log.logits.append(logits[index])
             log.widths.append(len(rows))
             for layer, chosen in self._chosen.items():
                 log.choices.setdefault(layer, []).append(chosen[index : index + 1].copy())
         return drawn
 
-    def check_integrity(self) -> None:
-        self.program.check_integrity()
+    def check_integrity(self, cached_pages: int = 0, cached_slots: int = 0) -> None:
+        self.program.check_integrity(cached_pages, cached_slots)
 
     def _watch_rounds(self, per_token: int) -> None:
         table, (begin, end) = self.program._runner._table, self.program._table.forward

@@ -19,7 +19,8 @@ from conformance.engine.recorder import RecordingProgram
 from ninfer.engine.events import Delta, EngineEvent, Progress
 from ninfer.engine.requests import SamplingParameters
 from ninfer.fast.engine import FastWorker
-from ninfer.fast.program.program import Lane, Tokens
+from ninfer.fast.memory.lanes import Lane
+from ninfer.fast.program.program import Tokens
 from tests.support.nano import VOCABULARY
 
 GREEDY = SamplingParameters(0.0, 1.0, 0, 0.0, 0.0, 0.0, 0)

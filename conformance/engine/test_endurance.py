@@ -50,7 +50,7 @@ def break_now_and_then(program: Program, random: Random) -> Counter[str]:
             done["check"] += 1
             raise AssertionError("ours")
 
-    def open_lane(ceiling: int) -> object:
+    def open_lane(ceiling: int = 0) -> object:
         if random.random() < 0.01:
             done["admission"] += 1
             raise MemoryError("no room")

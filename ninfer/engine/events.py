@@ -75,7 +75,10 @@ class DraftUsage(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Token counts and stage seconds of one finished request; ``draft`` is None without a drafter."""
+    """Token counts and stage seconds of one finished request; ``draft`` is None without a drafter.
+
+    ``prefix_reuse_path`` says from where ``cached_tokens`` came: a name of ``spec/cache.yaml``.
+    """
 
     prompt_tokens: int
     cached_tokens: int
@@ -85,6 +88,7 @@ class Usage(msgspec.Struct, frozen=True):
     decode_s: float
     time_to_first_token_s: float
     draft: DraftUsage | None = None
+    prefix_reuse_path: str = "root"
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):

@@ -10,28 +10,30 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 
-import numpy as np
-
-from ninfer.engine.account import Account, RequestAccount, Stage, Work
-from ninfer.engine.events import Delta, EngineEvent, Failed, Finished, LogRecord, Progress, Started, Usage
+from ninfer.engine.account import Account, Stage
+from ninfer.engine.events import EngineEvent, Failed, LogRecord
 from ninfer.engine.failures import FailureKind, classify, failed_event
 from ninfer.engine.requests import GenerationRequest
 from ninfer.engine.statistics import EngineResources
-from ninfer.engine.turn import Turn
 from ninfer.engine.worker import DeviceLost
-from ninfer.errors import EngineError, RequestError
-from ninfer.fast.draft.speculation import RequestDraft, Speculation, draft_counters
-from ninfer.fast.program.program import Lane, Program, Row, Sampler, Tokens, check_drawn
+from ninfer.errors import EngineError
+from ninfer.fast.active import Active, TokenBytes, prepare
+from ninfer.fast.coalescing import Coalescing
+from ninfer.fast.draft.speculation import RequestDraft, Speculation
+from ninfer.fast.gauges import cache_counters, gauges, occupancy
+from ninfer.fast.prefix.cache import PrefixCache
+from ninfer.fast.prefix.limits import CacheLimits, CacheOptions, resolve_limits
+from ninfer.fast.program.program import Program
+from ninfer.fast.residents import Residents
 from ninfer.fast.schedule.gaps import RoundGaps
-from ninfer.fast.schedule.gauges import gauges, occupancy
-from ninfer.fast.schedule.scheduler import Phase, Scheduler, Ticket
+from ninfer.fast.schedule.scheduler import Phase
+from ninfer.fast.transitions import Transitions
+from ninfer.fast.units import Failures, Units
 
 Publish = Callable[[EngineEvent], None]
-TokenBytes = Callable[[int], bytes]
 
 # Contract "How failures end": this many recoveries in a row are survived, the next failure ends the engine.
 RECOVERIES = 8
@@ -41,44 +43,13 @@ class EngineEnded(Exception):
     """The worker cannot go on; the message says why."""
 
 
-@dataclass(slots=True, eq=False)
-class _Active:
-    """One request in flight. ``token`` is committed but not yet taken in by the model.
-
-    ``account`` is None until it is bound.
-    """
-
-    request: GenerationRequest
-    tokens: Tokens
-    axes: Tokens
-    turn: Turn
-    sampler: Sampler
-    ticket: Ticket
-    submitted_at: float
-    lane: Lane | None = None
-    account: RequestAccount | None = None
-    token: int = -1
-    began: float = 0.0
-    first: float = 0.0
-    last: float = 0.0
-    draft: RequestDraft | None = None
-
-    @property
-    def bound(self) -> Lane:
-        """Its lane, once it has one."""
-        assert self.lane is not None
-        return self.lane
-
-
-# Who failed, and of what.
-_Failures = list[tuple[list[_Active], Exception]]
-
-
 class FastWorker:
     """Implements ``Worker`` over a ``Program``.
 
     ``queue_limit_s`` is the longest a request may wait for admission; ``clock`` is monotonic, in seconds.
-    ``resources`` says what was taken at the start; ``speculation`` drafts for decode rounds.
+    ``resources`` says what was taken at the start; ``speculation`` drafts for decode rounds. ``limits`` are
+    the prefix cache's (None: it is off), ``page_bytes`` the size of a KV page; ``report_scheduling``
+    publishes pauses and ways back.
     """
 
     def __init__(
@@ -90,17 +61,41 @@ class FastWorker:
         clock: Callable[[], float] = time.monotonic,
         resources: EngineResources | None = None,
         speculation: Speculation | None = None,
+        limits: CacheLimits | None = None,
+        page_bytes: int = 0,
+        report_scheduling: bool = False,
     ) -> None:
         self.resources = resources or EngineResources()
         self._program, self._token_bytes = program, token_bytes
         self._publish, self._clock = publish, clock
         self._queue_limit_s = queue_limit_s
+        self._account = Account(clock)
+        chosen = limits or resolve_limits(CacheOptions(reuse=False), 1, program.options.prefill_chunk)
+        self._cache = PrefixCache(program.memory, chosen, page_bytes, lagging=speculation is not None)
+        self._residents = Residents(
+            program,
+            self._cache,
+            self._account,
+            publish,
+            clock,
+            Coalescing(self._cache.costs, queue_limit_s, chosen.reuse),
+            Transitions(self._account, publish, clock, report_scheduling),
+            speculation,
+        )
+        self._scheduler = self._residents.scheduler
+        self._gaps = RoundGaps(lambda line: publish(LogRecord("debug", line)))
+        self._units = Units(
+            program,
+            self._residents,
+            self._account,
+            self._gaps,
+            publish,
+            clock,
+            self._report_statistics,
+            speculation,
+        )
         self._speculation = speculation
         self._drafts: dict[str, RequestDraft] = {}
-        self._scheduler = Scheduler(program.options.lanes, program.options.pages)
-        self._account = Account(clock)
-        self._gaps = RoundGaps(lambda line: publish(LogRecord("debug", line)))
-        self._active: dict[str, _Active] = {}
         self._changed = threading.Condition()
         self._commands: deque[tuple[float, GenerationRequest | str]] = deque()
         self._stopped = False
@@ -143,19 +138,17 @@ class FastWorker:
         self._account.enter(Stage.BOUNDARY)
         self._intake()
         self._expire()
-        for ticket in self._scheduler.admit():
-            active = self._active[ticket.id]
-            self._attempt([active], partial(self._bind, active))
+        self._residents.admit(self._bind)
         cycle = self._scheduler.next()
-        decoding = [self._active[ticket.id] for ticket in cycle.decode]
-        if decoding:
-            self._unit(decoding, partial(self._decode, decoding))
-        if cycle.prefill is not None and cycle.prefill.phase is Phase.PREFILL:
-            prefilling = self._active[cycle.prefill.id]
-            self._unit([prefilling], partial(self._prefill, prefilling))
+        self._decode(self._residents.of(cycle.decode))
+        for active in self._residents.of(cycle.chunks):
+            if active.lane is not None and self._residents.reserve(active, self._units.chunk_end(active)):
+                self._unit([active], partial(self._units.chunk, active))
+                break
         if self._scheduler.idle:
             with self._account.maintenance():
-                self._program.check_integrity()
+                self._program.check_integrity(*self._cache.kept)
+                self._cache.index.check_integrity()
         if self._scheduler.idle or self._account.due:
             self._report_statistics()
 
@@ -184,74 +177,52 @@ class FastWorker:
                 self._accept(command, at)
 
     def _accept(self, request: GenerationRequest, submitted_at: float) -> None:
-        draft = self._drafts.pop(request.id, None)
+        program, draft = self._program, self._drafts.pop(request.id, None)
         try:
-            active = self._prepare(request, submitted_at)
+            active = prepare(request, submitted_at, program.options, program.config.vocab, self._token_bytes)
             active.draft = draft
         except Exception as error:
             self._report(error)
             self._publish(failed_event(request.id, error))
             return
-        self._active[request.id] = active
-        self._scheduler.submit(active.ticket)
+        self._residents.submit(active)
 
-    def _prepare(self, request: GenerationRequest, submitted_at: float) -> _Active:
-        """The request's checked prompt, output and sampler.
+    def _bind(self, active: Active, bind: Callable[[], None]) -> None:
+        self._attempt([active], bind)
 
-        Errors: ``RequestError`` for a prompt that is empty, too long or has ids outside the model.
-        """
-        options = self._program.options
-        tokens = np.frombuffer(request.tokens, "<i4")
-        axes = np.frombuffer(request.positions, "<i4").reshape(3, -1)
-        if not axes.size:
-            axes = np.tile(np.arange(len(tokens), dtype=np.int32), (3, 1))
-        check_prompt(tokens, axes, options.max_context, self._program.config.vocab)
-        room = min(request.max_tokens, options.max_context - len(tokens))
-        pages = self._program.pages_for(len(tokens) + max(room, 0))
-        if pages > options.pages:
-            raise EngineError(
-                "insufficient_memory",
-                f"the request may need {pages} KV pages of 64 tokens, this server has {options.pages}; "
-                "ask for fewer tokens or start with a larger --kv-capacity",
-            )
-        turn = Turn(request, self._token_bytes, len(tokens), room, options.vocabulary)
-        sampler = Sampler(request.sampling, turn.counts)
-        return _Active(request, tokens, axes, turn, sampler, Ticket(request.id, pages), submitted_at)
-
-    def _bind(self, active: _Active) -> None:
-        binding_at = self._clock()
-        active.lane = self._program.open_lane(active.ticket.pages * 64)
-        active.account = self._account.bound(active.submitted_at, binding_at, len(active.tokens))
-        active.began = self._clock()
-        active.turn.begin(active.began)
-        queue_s = active.began - active.submitted_at
-        self._publish(Started(active.request.id, len(active.tokens), 0, queue_s))
+    def _decode(self, ready: list[Active]) -> None:
+        """A round of those that have room for one more token, the oldest served first."""
+        reserve = self._residents.reserve
+        goal = self._residents.round_goal
+        members = [one for one in ready if one.lane is not None and reserve(one, goal(one))]
+        if members:
+            self._unit(members, partial(self._units.round, members))
 
     def _expire(self) -> None:
         """Fail what has waited for admission too long; the queue is in order of submission."""
         if self._queue_limit_s is None:
             return
         waiting, oldest = self._scheduler.waiting, self._clock() - self._queue_limit_s
-        while waiting and self._active[waiting[0].id].submitted_at < oldest:
+        while waiting and self._residents.active[waiting[0].id].submitted_at < oldest:
             ticket = waiting[0]
-            self._release(self._active[ticket.id])
+            self._residents.release(self._residents.active[ticket.id], whole=True)
             message = f"No lane became free within {1000 * self._queue_limit_s:.0f} ms."
             self._publish(Failed(ticket.id, "request_queue_timeout", message))
 
     def _cancel(self, request_id: str) -> None:
-        active = self._active.get(request_id)
+        active = self._residents.active.get(request_id)
         if active is not None:
             active.turn.cancel()
-            self._attempt([active], partial(self._finish, active))
+            self._attempt([active], partial(self._units.finish, active))
 
     # --- units -------------------------------------------------------------------------------------
 
-    def _unit(self, members: list[_Active], run: Callable[[], _Failures | None]) -> None:
+    def _unit(self, members: list[Active], run: Callable[[], Failures | None]) -> None:
         """Run one unit of work: what succeeds ends a row of recoveries. Errors: as ``_attempt``."""
         if self._attempt(members, run):
             self._recoveries = 0
 
-    def _attempt(self, members: list[_Active], run: Callable[[], _Failures | None]) -> bool:
+    def _attempt(self, members: list[Active], run: Callable[[], Failures | None]) -> bool:
         """Do something for ``members``; its failure fails them only. Returns whether the engine held.
 
         ``run`` returns the failures that it has kept to single members. Errors: ``DeviceLost``;
@@ -284,150 +255,23 @@ class FastWorker:
             self._publish(LogRecord("error", f"worker recovering from a failed request\n{trace}"))
         return kind != "request"
 
-    def _fail(self, members: list[_Active], error: Exception) -> None:
+    def _fail(self, members: list[Active], error: Exception) -> None:
         """End what is still open of ``members``."""
         for active in members:
             if active.ticket.phase is not Phase.DONE:
-                self._release(active)
+                self._residents.release(active, whole=False)
                 self._report_statistics()
                 self._publish(failed_event(active.request.id, error))
 
-    def _prefill(self, active: _Active) -> None:
-        """One chunk of one prompt; after the last one, the first token."""
-        lane, account, chunk = active.lane, active.account, self._program.options.prefill_chunk
-        assert lane is not None
-        assert account is not None
-        self._gaps.pause()
-        begin = lane.frontier
-        end = min(len(active.tokens), begin + chunk)
-        self._account.enter(Stage.SUBMIT, Work.PREFILL)
-        row = self._program.prefill(lane, active.tokens[begin:end], active.axes[:, begin:end])
-        self._account.launched(*self._program.last_unit)
-        self._account.prefilled(account, end - begin)
-        elapsed = self._clock() - active.began
-        self._publish(Progress(active.request.id, len(active.tokens), 0, end, elapsed))
-        if end < len(active.tokens):
-            return
-        if active.turn.reason is None:
-            self._account.enter(Stage.SUBMIT, Work.PREFILL)
-            drawn = self._program.first(lane, row, active.sampler)
-            self._account.launched(*self._program.last_unit)
-            self._settle(active, drawn)
-        else:  # no output was asked for: the prompt is processed, nothing is drawn
-            active.first = active.last = self._clock()
-            self._finish(active)
-        if active.ticket.phase is Phase.PREFILL:
-            self._scheduler.prefilled(active.ticket)
-
-    def _decode(self, members: list[_Active]) -> _Failures:
-        """One round: every member's pending token in, its next token out. A bad row fails alone."""
-        if self._speculation is not None:
-            return self._speculate(members, self._speculation)
-        rows = []
-        for active in members:
-            assert active.lane is not None
-            rows.append(Row(active.lane, active.token, active.sampler))
-        failures: _Failures = []
-        self._account.enter(Stage.SUBMIT, Work.DECODE)
-        tokens = self._program.round(rows)
-        seconds = self._account.launched(*self._program.last_unit)
-        self._account.decoded([active.account for active in members if active.account], seconds)
-        self._gaps.note(*self._program.last_unit)
-        for active, drawn in zip(members, tokens, strict=True):
-            try:
-                self._settle(active, drawn)
-            except Exception as error:
-                failures.append(([active], error))
-        return failures
-
-    def _speculate(self, members: list[_Active], speculation: Speculation) -> _Failures:
-        """One round with drafts: every member gets those that the target drew itself, and one token."""
-        self._account.enter(Stage.SUBMIT, Work.DECODE)
-        began = self._clock()
-        results = speculation.round(members)
-        unit = began, self._clock()
-        seconds = self._account.launched(*unit)
-        self._account.decoded([active.account for active in members if active.account], seconds)
-        self._account.draft = draft_counters(speculation.totals)
-        self._gaps.note(*unit)
-        failures: _Failures = []
-        for active, result in zip(members, results, strict=True):
-            try:
-                self._publish_settled(active, result.deltas, result.tokens)
-            except Exception as error:
-                failures.append(([active], error))
-            else:
-                if result.error is not None:
-                    failures.append(([active], result.error))
-        return failures
-
-    def _settle(self, active: _Active, drawn: int) -> None:
-        """Commit a token, publish what became whole, finish when it was the last.
-
-        It is the drawn one, unless the turn says which must follow.
-        """
-        token = check_drawn(drawn)
-        if active.turn.forced is not None:
-            token = active.turn.forced
-        deltas = active.turn.commit(token, self._clock())
-        active.token = token
-        self._publish_settled(active, deltas, 1)
-        if self._speculation is not None and active.turn.reason is None:
-            self._speculation.begin(active)
-
-    def _publish_settled(self, active: _Active, deltas: Iterable[Delta], tokens: int) -> None:
-        """Publish what ``tokens`` committed tokens made whole; finish when the last one ended the answer."""
-        active.last = self._clock()
-        if active.turn.committed == tokens:
-            active.first = active.last
-        assert active.account is not None
-        self._account.committed(active.account, tokens)
-        for delta in deltas:
-            if delta.text:
-                self._account.outputting(active.account)
-            self._publish(delta)
-        if active.turn.reason is not None:
-            self._finish(active)
-
-    def _finish(self, active: _Active) -> None:
-        """Publish the request's good end and give its memory back."""
-        now = self._clock()
-        started = active.lane is not None
-        prefilled = active.first or now
-        for delta in active.turn.close():
-            self._publish(delta)
-        work = None if active.account is None else self._account.settled(active.account)
-        self._release(active)
-        usage = Usage(
-            prompt_tokens=len(active.tokens) if started else 0,
-            cached_tokens=0,
-            completion_tokens=active.turn.committed,
-            reasoning_tokens=active.turn.reasoning_tokens,
-            prefill_s=prefilled - active.began if started else 0.0,
-            decode_s=active.last - active.first if active.first else 0.0,
-            time_to_first_token_s=prefilled - active.submitted_at if started else 0.0,
-            draft=None if active.draft is None else active.draft.tally.usage,
-        )
-        assert active.turn.reason is not None
-        turn = active.turn
-        self._report_statistics()
-        ends = turn.stop_string, turn.stop_token, work, turn.in_thinking
-        self._publish(Finished(active.request.id, active.turn.reason, usage, *ends))
-
     def _report_statistics(self) -> None:
         """Publish a snapshot."""
-        scheduler, program = self._scheduler, self._program
-        self._publish(self._account.snapshot(gauges(scheduler), occupancy(program, scheduler)))
-
-    def _release(self, active: _Active) -> None:
-        """Forget a request and free its lane."""
-        self._scheduler.remove(active.ticket)
-        del self._active[active.request.id]
-        if active.lane is not None:
-            if self._speculation is not None:
-                self._speculation.end(active.lane)
-            self._program.close_lane(active.lane)
-            active.lane = None
+        self._publish(
+            self._account.snapshot(
+                gauges(self._scheduler),
+                occupancy(self._program, self._residents),
+                cache_counters(self._cache),
+            )
+        )
 
 
 def _kind(error: Exception) -> FailureKind:
@@ -435,19 +279,3 @@ def _kind(error: Exception) -> FailureKind:
     if isinstance(error, EngineError) and error.code == "internal_error":
         return "internal"
     return classify(error)
-
-
-def check_prompt(tokens: Tokens, axes: Tokens, max_context: int, rows: int) -> None:
-    """Refuse a prompt the model cannot take. Errors: ``RequestError``."""
-    count = len(tokens)
-    if count == 0:
-        raise RequestError("invalid_prompt", "the prompt has no tokens")
-    if count > max_context:
-        raise RequestError(
-            "context_length_exceeded",
-            f"the prompt has {count} tokens, more than the context of {max_context}",
-        )
-    if tokens.min() < 0 or tokens.max() >= rows:
-        raise RequestError("invalid_prompt", f"a prompt token is outside 0..{rows - 1}")
-    if axes.shape[1] != count:
-        raise RequestError("invalid_prompt", f"{axes.shape[1]} positions for {count} tokens")

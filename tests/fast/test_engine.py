@@ -215,14 +215,19 @@ def test_requests_start_in_order_and_a_large_one_is_overtaken_a_bounded_number_o
 
 @pytest.mark.clause("SCHED-008")
 def test_a_request_waits_when_the_pool_is_one_page_short() -> None:
+    """The younger one waits for the older one's prompt, then gives way to its growth; nothing is lost."""
     bench = Bench(lanes=2, pages=4)
-    bench.submit(1, prompt=100, max_tokens=92)
-    bench.submit(2, prompt=60, max_tokens=5)
+    bench.submit(1, prompt=70, max_tokens=92)
+    bench.submit(2, prompt=70, max_tokens=58)
     bench.run()
     calls = bench.program.calls
-    closed = calls.index(Call("close", (1,)))
-    assert all(2 not in call.numbers for call in calls[:closed])
-    for number, length in ((1, 92), (2, 5)):
+    first = next(call for call in calls if call.numbers == (2,))
+    assert Call("first", (1,)) in calls[: calls.index(first)], "the second waits for the first one's prompt"
+    rounds = [call.numbers for call in calls if call.kind == "round"]
+    assert (1, 2) in rounds
+    alone = rounds[rounds.index((1, 2)) :]
+    assert (1,) in alone, "the first has a page and the second none"
+    for number, length in ((1, 92), (2, 58)):
         assert token_ids(bench.of(number)) == whole_answer(number, length)
 
 

@@ -191,7 +191,7 @@ def test_a_lost_device_is_not_contained() -> None:
 def test_a_leak_at_idle_ends_the_engine() -> None:
     bench = Bench()
     bench.submit(1)
-    bench.program._free_pages.pop()
+    bench.program.pages.allocate(1)
     with pytest.raises(AssertionError, match="page leaked"):
         bench.run()
 

@@ -60,7 +60,7 @@ def test_gauges_count_by_state_and_are_zero_at_idle() -> None:
     bench.worker.step()
     gauges, occupancy = last(bench).scheduler, last(bench).occupancy
     assert (gauges.running, gauges.prefilling, gauges.decode_ready, gauges.waiting) == (2, 1, 1, 1)
-    assert (occupancy.kv_used_pages, occupancy.kv_capacity_pages) == (1 + 11, 64)
+    assert (occupancy.kv_used_pages, occupancy.kv_capacity_pages) == (1 + 3, 64)
     assert (occupancy.state_used_slots, occupancy.state_capacity_slots) == (2, 2)
     bench.run()
     gauges, occupancy = last(bench).scheduler, last(bench).occupancy

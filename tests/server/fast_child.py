@@ -40,7 +40,7 @@ def open_worker(
 ) -> FastWorker:
     worker = start.open_worker(settings, listener, publish)
     worker.__class__ = EndlessWorker
-    worker._scheduler = BuggyScheduler(worker._scheduler.lanes, worker._scheduler.pages)
+    worker._scheduler = worker._residents.scheduler = BuggyScheduler(worker._scheduler.lanes)
     return worker
 
 

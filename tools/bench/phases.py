@@ -20,9 +20,10 @@ import torch
 from ninfer.artifact import Artifact
 from ninfer.engine.requests import SamplingParameters
 from ninfer.engine.settings import EngineSettings
+from ninfer.fast.memory.lanes import Lane
 from ninfer.fast.memory.ledger import page_bytes
 from ninfer.fast.ops.control import PAGE_TOKENS
-from ninfer.fast.program.program import Lane, Program, Row, Sampler
+from ninfer.fast.program.program import Program, Row, Sampler
 from ninfer.fast.start import resolve_options
 from ninfer.model.config import TextConfig, parse_text_config
 

@@ -102,7 +102,7 @@ class Service:
     def close(self) -> None:
         self._program.open_lane = self._open  # type: ignore[method-assign]
 
-    def _open_lane(self, ceiling: int) -> Lane:
+    def _open_lane(self, ceiling: int = 0) -> Lane:
         self._opened = self._open(ceiling)
         return self._opened
 

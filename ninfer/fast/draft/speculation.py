@@ -24,8 +24,9 @@ from ninfer.engine.turn import Turn
 from ninfer.fast.draft.ngram.index import NOTHING, NgramIndex, Tokens
 from ninfer.fast.draft.tally import Tally
 from ninfer.fast.draft.widths import WidthChooser
+from ninfer.fast.memory.lanes import Lane
 from ninfer.fast.program.mtp_lanes import Wish
-from ninfer.fast.program.program import Lane, Program, Sampler, check_drawn
+from ninfer.fast.program.program import Program, Sampler, check_drawn
 from ninfer.fast.program.verify import Block
 
 
@@ -68,6 +69,10 @@ class Member(Protocol):
     @property
     def bound(self) -> Lane:
         """Its lane."""
+        ...
+
+    def took(self, tokens: Sequence[int]) -> None:
+        """These were committed; the last one is not yet taken in."""
         ...
 
 
@@ -132,8 +137,18 @@ class Speculation:
         self._drafter.begin(member.bound, member.token)
         self._append(member, [member.token])
 
+    def resume(self, member: Member) -> None:
+        """The member is back on a new lane, with everything but its pending token taken in again."""
+        self._drafter.begin(member.bound, member.token)
+
+    def reach(self, member: Member) -> int:
+        """The most tokens that the member may take in in one round."""
+        settings = self._settings
+        return max(1, min(member.turn.left, 1 + max(settings.tokens, settings.copy_tokens)))
+
     def end(self, lane: Lane) -> None:
-        """The lane is about to be closed."""
+        """The lane is about to be closed: its pages hold all that the drafter knows of its prefix."""
+        self._drafter.settle(lane)
         self._drafter.forget(lane)
 
     def round(self, members: Sequence[Member]) -> list[Settled]:
@@ -225,7 +240,7 @@ class Speculation:
         yield from results
 
     def _committed(self, member: Member, rows: npt.NDArray[np.float32], tokens: list[int]) -> None:
-        member.token = tokens[-1]
+        member.took(tokens)
         self._drafter.committed(member.bound, rows, tokens)
         self._append(member, tokens)
 

@@ -1,8 +1,8 @@
-"""KV pages: pools of 64-token pages, one page id for all layers, and the list of free ones.
+"""KV pages: pools of 64-token pages, one page id for all layers, and how many owners each page has.
 
 Shapes: per attention layer, keys and values [pages, KV heads, 64, D] in the KV format, int8 with fp16
-scales [pages, KV heads, 64, D / 64]. Page ids are handed out and taken back; who holds which page is the
-lane's business.
+scales [pages, KV heads, 64, D / 64]. A page is handed out with one owner, may get more (lanes that share a
+prefix, the prefix cache) and is free when the last one gives it back.
 """
 
 from __future__ import annotations
@@ -36,12 +36,60 @@ class LayerPool:
     value_scales: npt.NDArray[np.float16]
 
 
-class PagePool:
+class PageOwners:
+    """Ids 0..``pages`` − 1 with their counts of owners; memory or not, pages are accounted alike."""
+
+    def __init__(self, pages: int) -> None:
+        self.pages = pages
+        self._free = list(range(pages))[::-1]
+        self._owners = [0] * pages
+
+    @property
+    def free_pages(self) -> int:
+        return len(self._free)
+
+    def owners(self, page: int) -> int:
+        """How many hold this page."""
+        return self._owners[page]
+
+    def allocate(self, count: int) -> list[int]:
+        """``count`` free pages. Errors: ``IndexError`` when fewer are free: the scheduler reserves first."""
+        if count > len(self._free):
+            raise IndexError(f"{count} pages asked for, {len(self._free)} free")
+        taken = [self._free.pop() for _ in range(count)]
+        for page in taken:
+            self._owners[page] = 1
+        return taken
+
+    def hold(self, page: int) -> None:
+        """One more owner of a page that has some."""
+        assert self._owners[page] > 0, f"page {page} is free"
+        self._owners[page] += 1
+
+    def free(self, pages: list[int]) -> None:
+        """One owner less of each."""
+        for page in pages:
+            assert self._owners[page] > 0, f"page {page} freed twice"
+            self._owners[page] -= 1
+            if self._owners[page] == 0:
+                self._free.append(page)
+
+    def copy(self, source: int, target: int) -> None:
+        """Contents of one page into another; here there are none."""
+
+    def check_integrity(self) -> None:
+        """Every page without owners is free once; called at idle."""
+        assert len(set(self._free)) == len(self._free), "a KV page is free twice"
+        ownerless = {page for page, owners in enumerate(self._owners) if owners == 0}
+        assert ownerless == set(self._free), "a KV page without owners is not free"
+
+
+class PagePool(PageOwners):
     """``pages`` pages over all ``layers`` attention layers in one KV format."""
 
     def __init__(self, config: AttentionConfig, layers: list[int], pages: int, kv_format: str) -> None:
+        super().__init__(pages)
         self.format = FORMATS[kv_format]
-        self.pages = pages
         rows = (pages, config.kv_heads, PAGE_TOKENS)
         groups = config.head_dim // GROUP if self.format == KV_INT8 else 0
         word = _WORDS[self.format]
@@ -54,11 +102,12 @@ class PagePool:
             )
             for layer in layers
         }
-        self._free = list(range(pages))[::-1]
 
-    @property
-    def free_pages(self) -> int:
-        return len(self._free)
+    def copy(self, source: int, target: int) -> None:
+        """Keys, values and scales of one page into another, over all layers."""
+        for pool in self.layers.values():
+            for array in (pool.keys, pool.values, pool.key_scales, pool.value_scales):
+                array[target] = array[source]
 
     @property
     def page_bytes(self) -> int:
@@ -69,17 +118,3 @@ class PagePool:
             for array in (pool.keys, pool.values, pool.key_scales, pool.value_scales)
         )
         return sum(array[:1].nbytes for array in arrays)
-
-    def allocate(self, count: int) -> list[int]:
-        """``count`` free pages. Errors: ``IndexError`` when fewer are free: the scheduler reserves first."""
-        if count > len(self._free):
-            raise IndexError(f"{count} pages asked for, {len(self._free)} free")
-        return [self._free.pop() for _ in range(count)]
-
-    def free(self, pages: list[int]) -> None:
-        """Give pages back."""
-        self._free.extend(pages)
-
-    def check_integrity(self) -> None:
-        """Every free page is free once; called at idle."""
-        assert len(set(self._free)) == len(self._free), "a KV page is free twice"

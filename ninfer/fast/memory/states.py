@@ -54,6 +54,14 @@ class StateImages:
         assert slot not in self._free, f"state slot {slot} freed twice"
         self._free.append(slot)
 
+    def copy(self, source: int, target: int) -> None:
+        """One whole image into another."""
+        self.image(target)[:] = self.image(source)
+
+    def take(self) -> int:
+        """A slot with whatever it holds, for a whole image to be copied into. Errors: as ``allocate``."""
+        return self._free.pop()
+
     def image(self, slot: int) -> npt.NDArray[np.uint8]:
         """The bytes of one image."""
         begin = self._start + slot * self.image_bytes

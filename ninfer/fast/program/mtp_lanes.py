@@ -20,7 +20,8 @@ from ninfer.fast.program.mtp import MtpRunner, Pairs
 from ninfer.fast.program.round import RoundRunner
 
 if TYPE_CHECKING:
-    from ninfer.fast.program.program import Lane, Sampler
+    from ninfer.fast.memory.lanes import Lane
+    from ninfer.fast.program.program import Sampler
 
 Floats = npt.NDArray[np.float32]
 Tokens = npt.NDArray[np.int32]

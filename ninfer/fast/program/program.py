@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from ninfer.artifact import Artifact
 from ninfer.errors import EngineError
-from ninfer.fast.memory.pages import PagePool
+from ninfer.fast.memory.lanes import Lane, LaneMemory, pages_for
+from ninfer.fast.memory.pages import PageOwners, PagePool
 from ninfer.fast.memory.states import StateImages
-from ninfer.fast.ops.control import MAX_COLUMNS, PAGE_TOKENS
+from ninfer.fast.ops.control import MAX_COLUMNS
 from ninfer.fast.ops.select.contract import DEAD_END, NOT_A_NUMBER
 from ninfer.fast.program.mtp import MtpRunner, MtpTable, MtpWeights, load_mtp_weights, mtp_layer
 from ninfer.fast.program.mtp_lanes import MtpLanes
@@ -40,8 +41,9 @@ Counts = npt.NDArray[np.int32]
 class ProgramOptions:
     """Sizes fixed at start-up. ``pages`` of 64 tokens; ``vocabulary`` ids may be drawn.
 
-    ``activations`` bf16 rounds the inputs and outputs of prefill's matrix products, nothing else. ``mtp``
-    loads the prediction head, with ``proposal_head`` as its output head.
+    ``snapshot_slots`` state images lie beyond those of the lanes. ``activations`` bf16 rounds the inputs and
+    outputs of prefill's matrix products, nothing else. ``mtp`` loads the prediction head, with
+    ``proposal_head`` as its output head.
     """
 
     lanes: int
@@ -54,20 +56,7 @@ class ProgramOptions:
     activations: str = "float32"
     mtp: bool = False
     proposal_head: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class Lane:
-    """One sequence's memory: its state slot, its pages and how many tokens they hold (the frontier).
-
-    ``shift`` is the rotary position of the next token minus its place.
-    """
-
-    slot: int
-    pages: list[int]
-    block_table: Tokens
-    frontier: int = 0
-    shift: int = 0
+    snapshot_slots: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,7 +92,7 @@ class Program:
         self.config, self.options = config, options
         loader = WeightLoader(artifact, listener)
         weights = load_text_weights(loader, config)
-        self.states = StateImages(config, options.lanes)
+        self.states = StateImages(config, options.lanes + options.snapshot_slots)
         attention = [i for i, kind in enumerate(config.layer_types) if kind == "full_attention"]
         if options.mtp:
             attention.append(mtp_layer(config))
@@ -112,6 +101,8 @@ class Program:
             if config.attention is None
             else PagePool(config.attention, attention, options.pages, options.kv_format)
         )
+        owners = PageOwners(options.pages) if self.pages is None else self.pages
+        self.memory = LaneMemory(self.states, owners, options.max_context)
         builder = TableBuilder()
         self._table = TextTable(
             config,
@@ -162,30 +153,19 @@ class Program:
     @staticmethod
     def pages_for(tokens: int) -> int:
         """Pages that ``tokens`` tokens fill."""
-        return -(-tokens // PAGE_TOKENS)
+        return pages_for(tokens)
 
     @property
     def free_pages(self) -> int:
-        return self.options.pages if self.pages is None else self.pages.free_pages
+        return self.memory.free_pages
 
-    def open_lane(self, ceiling: int) -> Lane:
-        """A zeroed state image and pages for ``ceiling`` tokens."""
-        count = self.pages_for(ceiling)
-        pages = [] if self.pages is None else self.pages.allocate(count)
-        try:
-            slot = self.states.allocate()
-        except IndexError:
-            if self.pages is not None:
-                self.pages.free(pages)
-            raise
-        return Lane(slot, pages, np.array(pages or [0], np.int32))
+    def open_lane(self, ceiling: int = 0) -> Lane:
+        """A zeroed state image and pages for ``ceiling`` tokens; ``memory`` adds more."""
+        return self.memory.open(ceiling)
 
     def close_lane(self, lane: Lane) -> None:
         """Give a lane's memory back."""
-        self.states.free(lane.slot)
-        if self.pages is not None:
-            self.pages.free(lane.pages)
-        lane.pages = []
+        self.memory.close(lane)
 
     # --- computing ---------------------------------------------------------------------------------
 
@@ -282,12 +262,9 @@ class Program:
         """Compile what is not compiled yet, by running nothing."""
         self._runner.run(0, 0, 0, 0)
 
-    def check_integrity(self) -> None:
-        """At idle: every page and slot is free, once."""
-        assert self.states.free_slots == self.states.slots, "a state slot leaked"
-        if self.pages is not None:
-            self.pages.check_integrity()
-            assert self.pages.free_pages == self.pages.pages, "a KV page leaked"
+    def check_integrity(self, cached_pages: int = 0, cached_slots: int = 0) -> None:
+        """At idle: every page and slot that no cache keeps is free, once."""
+        self.memory.check_idle(cached_pages, cached_slots)
 
     def close(self) -> None:
         """End the helper threads."""

@@ -20,7 +20,8 @@ from ninfer.fast.program.round import RoundRunner
 from ninfer.fast.program.text import TextTable
 
 if TYPE_CHECKING:
-    from ninfer.fast.program.program import Lane, Sampler
+    from ninfer.fast.memory.lanes import Lane
+    from ninfer.fast.program.program import Sampler
 
 Tokens = npt.NDArray[np.int32]
 SetSampler = Callable[[int, "Sampler", int], None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,9 +45,35 @@ def test_a_page_given_back_twice_is_noticed() -> None:
     pages = pool(4)
     held = pages.allocate(2)
     pages.free(held)
-    pages.free(held)
-    with pytest.raises(AssertionError):
-        pages.check_integrity()
+    with pytest.raises(AssertionError, match="freed twice"):
+        pages.free(held)
+
+
+def test_a_shared_page_is_free_when_its_last_owner_leaves() -> None:
+    pages = pool(4)
+    (page,) = pages.allocate(1)
+    pages.hold(page)
+    assert pages.owners(page) == 2
+    pages.free([page])
+    assert pages.free_pages == 3
+    pages.free([page])
+    assert pages.free_pages == 4
+    with pytest.raises(AssertionError, match="is free"):
+        pages.hold(page)
+    pages.check_integrity()
+
+
+@pytest.mark.parametrize("kv_format", ["float32", "bf16", "int8"])
+def test_a_copied_page_has_the_same_bytes_in_every_layer(kv_format: str) -> None:
+    pages = pool(4, kv_format, layers=3)
+    random = np.random.default_rng(5)
+    for layer in pages.layers.values():
+        for plane in (layer.keys, layer.values, layer.key_scales, layer.value_scales):
+            plane.view(np.uint8)[:] = random.integers(0, 256, plane.view(np.uint8).shape)
+    pages.copy(1, 3)
+    for layer in pages.layers.values():
+        for plane in (layer.keys, layer.values, layer.key_scales, layer.value_scales):
+            assert plane[1].tobytes() == plane[3].tobytes()
 
 
 @pytest.mark.parametrize("head_dim", KV["head_dims"])

@@ -75,7 +75,7 @@ def test_lanes_take_their_whole_ceiling_and_give_it_back(artifact: Artifacts) ->
         first, second = program.open_lane(129), program.open_lane(512)
         assert (len(first.pages), len(second.pages), program.free_pages) == (3, 8, 5)
         assert not set(first.pages) & set(second.pages)
-        assert first.block_table.tolist() == first.pages
+        assert first.block_table[:3].tolist() == first.pages
         with pytest.raises(AssertionError, match="leaked"):
             program.check_integrity()
         program.close_lane(first)

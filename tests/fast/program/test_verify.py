@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from ninfer.engine.requests import SamplingParameters
-from ninfer.fast.program.program import Lane, Program, Row, Sampler, Tokens
+from ninfer.fast.memory.lanes import Lane
+from ninfer.fast.program.program import Program, Row, Sampler, Tokens
 from ninfer.fast.program.verify import Block
 from tests.fast.program.test_program import GREEDY, opened, prompt, taken_in
 from tests.support.nano import VOCABULARY

@@ -1,0 +1,196 @@
+"""The units of work: a prefill or replay chunk, a decode round, and what their results mean for requests.
+
+Each commits in the order preview, commit, account, confirm, publish. Owns no memory and no order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ninfer.engine.account import Account, Stage, Work
+from ninfer.engine.events import Delta, EngineEvent, Finished, Progress, Usage
+from ninfer.fast.active import Active
+from ninfer.fast.draft.speculation import Speculation, draft_counters
+from ninfer.fast.program.program import Program, Row, check_drawn
+from ninfer.fast.residents import Residents
+from ninfer.fast.schedule.gaps import RoundGaps
+from ninfer.fast.schedule.scheduler import Phase
+
+# Who failed, and of what.
+Failures = list[tuple[list[Active], Exception]]
+
+
+class Units:
+    """Runs units of ``residents`` on ``program``; ``report`` publishes a snapshot of statistics."""
+
+    def __init__(
+        self,
+        program: Program,
+        residents: Residents,
+        account: Account,
+        gaps: RoundGaps,
+        publish: Callable[[EngineEvent], None],
+        clock: Callable[[], float],
+        report: Callable[[], None],
+        speculation: Speculation | None,
+    ) -> None:
+        self._program, self._residents, self._account = program, residents, account
+        self._gaps, self._publish, self._clock, self._report = gaps, publish, clock, report
+        self._speculation = speculation
+
+    # --- chunks ------------------------------------------------------------------------------------
+
+    def chunk_end(self, active: Active) -> int:
+        """Where the request's next chunk ends."""
+        lane, schedule = active.lane, active.lineage.schedule
+        assert lane is not None
+        assert schedule is not None
+        if lane.frontier < active.replay_to:
+            end = lane.frontier // 64 * 64 + self._program.options.prefill_chunk
+            return min(active.replay_to, end)
+        return schedule.end(lane.frontier)
+
+    def chunk(self, active: Active) -> None:
+        """One chunk of a prompt, or of what a paused request had; after a prompt's last, the first token."""
+        lane, account = active.lane, active.account
+        assert lane is not None
+        assert account is not None
+        self._gaps.pause()
+        begin, end = lane.frontier, self.chunk_end(active)
+        replaying = begin < active.replay_to
+        tokens, axes = active.tokens(begin, end)
+        self._account.enter(Stage.SUBMIT, Work.PREFILL)
+        row = self._program.prefill(lane, tokens, axes)
+        seconds = self._account.launched(*self._program.last_unit)
+        cache = self._residents.cache
+        cache.costs.observe(begin, end - begin, seconds)
+        cache.committed(active.lineage, lane)
+        self._residents.scheduler.ran(active.ticket)
+        self._residents.notice()
+        if replaying:
+            self._account.replayed(account, end - begin)
+            self._residents.replayed(active)
+            return
+        self._account.prefilled(account, end - begin)
+        self._residents.progressed(active)
+        elapsed = self._clock() - active.began
+        self._publish(Progress(active.request.id, active.prompt, active.cached, end, elapsed))
+        if end < active.prompt:
+            return
+        if active.turn.reason is None:
+            self._account.enter(Stage.SUBMIT, Work.PREFILL)
+            drawn = self._program.first(lane, row, active.sampler)
+            self._account.launched(*self._program.last_unit)
+            self.settle(active, drawn)
+        else:  # no output was asked for: the prompt is processed, nothing is drawn
+            active.first = active.last = self._clock()
+            self.finish(active)
+        if active.ticket.phase is Phase.PREFILL:
+            self._residents.scheduler.advance(active.ticket, Phase.DECODE)
+
+    # --- rounds ------------------------------------------------------------------------------------
+
+    def round(self, members: list[Active]) -> Failures:
+        """One round: every member's pending token in, its next token out. A bad row fails alone."""
+        if self._speculation is not None:
+            return self._speculate(members, self._speculation)
+        rows = []
+        for active in members:
+            assert active.lane is not None
+            rows.append(Row(active.lane, active.token, active.sampler))
+        failures: Failures = []
+        self._account.enter(Stage.SUBMIT, Work.DECODE)
+        tokens = self._program.round(rows)
+        seconds = self._account.launched(*self._program.last_unit)
+        self._account.decoded([active.account for active in members if active.account], seconds)
+        self._gaps.note(*self._program.last_unit)
+        for active, drawn in zip(members, tokens, strict=True):
+            try:
+                self.settle(active, drawn)
+            except Exception as error:
+                failures.append(([active], error))
+        return failures
+
+    def _speculate(self, members: list[Active], speculation: Speculation) -> Failures:
+        """One round with drafts: every member gets those that the target drew itself, and one token."""
+        self._account.enter(Stage.SUBMIT, Work.DECODE)
+        began = self._clock()
+        results = speculation.round(members)
+        unit = began, self._clock()
+        seconds = self._account.launched(*unit)
+        self._account.decoded([active.account for active in members if active.account], seconds)
+        self._account.draft = draft_counters(speculation.totals)
+        self._gaps.note(*unit)
+        failures: Failures = []
+        for active, result in zip(members, results, strict=True):
+            try:
+                if result.error is None:
+                    self._residents.cache.committed(active.lineage, active.bound)
+                self._publish_settled(active, result.deltas, result.tokens, result.error is None)
+            except Exception as error:
+                failures.append(([active], error))
+            else:
+                if result.error is not None:
+                    failures.append(([active], result.error))
+        return failures
+
+    def settle(self, active: Active, drawn: int) -> None:
+        """Commit a token, publish what became whole, finish when it was the last.
+
+        It is the drawn one, unless the turn says which must follow.
+        """
+        token = check_drawn(drawn)
+        if active.turn.forced is not None:
+            token = active.turn.forced
+        # The token just taken in has given sound logits: only now may others resume from it.
+        self._residents.cache.committed(active.lineage, active.bound)
+        deltas = active.turn.commit(token, self._clock())
+        active.took([token])
+        self._publish_settled(active, deltas, 1)
+        if self._speculation is not None and active.turn.reason is None and active.turn.committed == 1:
+            self._speculation.begin(active)
+
+    def _publish_settled(
+        self, active: Active, deltas: Iterable[Delta], tokens: int, sound: bool = True
+    ) -> None:
+        """Publish what ``tokens`` committed tokens made whole; finish when the last one ended the answer."""
+        active.last = self._clock()
+        if active.turn.committed == tokens:
+            active.first = active.last
+        assert active.account is not None
+        self._account.committed(active.account, tokens)
+        self._residents.progressed(active)
+        for delta in deltas:
+            if delta.text:
+                self._account.outputting(active.account)
+            self._publish(delta)
+        if active.turn.reason is not None and sound:
+            self.finish(active)
+
+    # --- the end -----------------------------------------------------------------------------------
+
+    def finish(self, active: Active) -> None:
+        """Publish the request's good end and give its memory back."""
+        now, turn = self._clock(), active.turn
+        started = active.account is not None
+        prefilled = active.first or now
+        for delta in turn.close():
+            self._publish(delta)
+        work = None if active.account is None else self._account.settled(active.account)
+        path = active.lineage.reuse_path
+        self._residents.release(active, whole=True)
+        usage = Usage(
+            prompt_tokens=active.prompt if started else 0,
+            cached_tokens=active.cached,
+            completion_tokens=turn.committed,
+            reasoning_tokens=turn.reasoning_tokens,
+            prefill_s=prefilled - active.began if started else 0.0,
+            decode_s=active.last - active.first if active.first else 0.0,
+            time_to_first_token_s=prefilled - active.submitted_at if started else 0.0,
+            draft=None if active.draft is None else active.draft.tally.usage,
+            prefix_reuse_path=path,
+        )
+        assert turn.reason is not None
+        self._report()
+        ends = turn.stop_string, turn.stop_token, work, turn.in_thinking
+        self._publish(Finished(active.request.id, turn.reason, usage, *ends))
