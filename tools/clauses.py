@@ -7,14 +7,16 @@
 A test names the clauses it proves: ``@pytest.mark.clause("CHAT-001")`` when it does what the clause's
 ``check`` says, ``@pytest.mark.clause_early("CHAT-001")`` when it looks at the nearest point that exists.
 Marks are read from the source (decorators, ``pytestmark``, ``marks=``) of ``tests/`` and ``conformance/``,
-without importing it. An id that no clause has, an id that is not a literal and a mark on something that no
-test run would collect are errors (exit 2).
+without importing it; cases that are data (``conformance/**/cases/**/*.json``) name theirs as ``clauses``. An
+id that no clause has, an id that is not a literal and a mark on something that no test run would collect are
+errors (exit 2).
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -83,6 +85,18 @@ def scan_tests(files: Iterable[Path], root: Path) -> Scan:
         for fault_or_mark in _Reader(name, path.name).read(tree):
             (marks if isinstance(fault_or_mark, Mark) else faults).append(fault_or_mark)  # type: ignore[arg-type]
     return Scan(tuple(marks), tuple(faults))
+
+
+def case_marks(root: Path) -> Iterator[Mark]:
+    """What the cases below ``conformance`` name: a group's clauses and those of its tests."""
+    for path in sorted((root / "conformance").rglob("cases/**/*.json")):
+        place = path.relative_to(root).as_posix()
+        for group in json.loads(path.read_text(encoding="utf-8")):
+            named = [
+                *group.get("clauses", ()),
+                *(c for test in group["tests"] for c in test.get("clauses", ())),
+            ]
+            yield from (Mark(clause, "proved", place) for clause in dict.fromkeys(named))
 
 
 def python_files(root: Path) -> list[Path]:
@@ -203,6 +217,7 @@ def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
     options = parser.parse_args(argv)
     clauses = read_clauses(root / "spec")
     found = scan_tests(python_files(root), root)
+    found = Scan((*found.marks, *case_marks(root)), found.faults)
     unknown = [f"{mark.place}: no clause {mark.clause}" for mark in found.marks if mark.clause not in clauses]
     for fault in (*found.faults, *unknown):
         print(fault, file=sys.stderr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 from urllib.parse import urlsplit
@@ -38,6 +38,7 @@ class Client:
 
     base_url: str
     timeout_s: float = TIMEOUT_S
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def request(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
@@ -45,7 +46,7 @@ class Client:
         """One request; a body that is not bytes is sent as JSON."""
         connection = self._connect()
         try:
-            connection.request(method, path, _encoded(body), dict(headers or {}))
+            connection.request(method, path, _encoded(body), {**self.headers, **(headers or {})})
             return _answer(connection.getresponse())
         finally:
             connection.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,3 +16,9 @@ _SPEC = Path(__file__).parents[2] / "spec"
 def document(name: str) -> Any:
     """The parsed content of ``spec/<name>.yaml``; treat it as read-only."""
     return yaml.safe_load((_SPEC / f"{name}.yaml").read_text(encoding="utf-8"))
+
+
+@functools.cache
+def vectors(name: str) -> Any:
+    """The golden cases of ``spec/vectors/<name>.json``; treat them as read-only."""
+    return json.loads((_SPEC / "vectors" / f"{name}.json").read_text(encoding="utf-8"))

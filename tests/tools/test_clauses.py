@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from tools.clauses import ROOT, Mark, Scan, main, python_files, read_clauses, scan_tests, states
+from tools.clauses import ROOT, Mark, Scan, case_marks, main, python_files, read_clauses, scan_tests, states
 
 CLAUSES = """
 - {id: AAA-001, must: "first", check: "one", issue: spine, source: "Heading one"}
@@ -49,6 +50,16 @@ def test_marks_are_found_wherever_pytest_takes_them(project: Path, text: str) ->
         ("AAA-001", "proved"),
         ("AAA-002", "proved"),
     }
+
+
+def test_cases_that_are_data_name_their_clauses(project: Path) -> None:
+    path = project / "conformance/http/cases/chat/it.json"
+    path.parent.mkdir(parents=True)
+    tests = [{"description": "x", "clauses": ["AAA-002"]}, {"description": "y"}]
+    path.write_text(json.dumps([{"description": "g", "clauses": ["AAA-001"], "tests": tests}]))
+    place = "conformance/http/cases/chat/it.json"
+    assert list(case_marks(project)) == [Mark("AAA-001", "proved", place), Mark("AAA-002", "proved", place)]
+    assert main(["--owner", "spine", "--check"], project) == 0
 
 
 def test_a_mark_says_where_it_stands(project: Path) -> None:

@@ -1,0 +1,13 @@
+"""One module for each protocol of the suite: its small request, the checks of its answers, what they say.
+
+A new protocol adds a module here and a folder of cases under ``cases/``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from conformance.http.protocols.chat import Chat
+from conformance.http.protocols.outcome import Protocol
+
+PROTOCOLS: Mapping[str, Protocol] = {"chat": Chat()}
