@@ -24,7 +24,7 @@ from ninfer.artifact.directory import Binding, Directory, ResourceObject, Shape,
 from ninfer.artifact.framing import parse_entry
 from ninfer.artifact.json_text import shorten
 from ninfer.artifact.payload import Payload, check_entry_length, map_file
-from ninfer.artifact.summary import WeightSummary, summarise
+from ninfer.artifact.summary import WeightSummary, prefill_signature, summarise
 from ninfer.artifact.tensors import TensorReader
 from ninfer.errors import ArtifactError
 
@@ -206,6 +206,10 @@ class Artifact:
     def weight_summary(self) -> WeightSummary:
         """Counts over the distinct tensors that parameters are bound to."""
         return summarise(self.directory)
+
+    def prefill_signature(self) -> str:
+        """A name for what prefilling this artifact costs."""
+        return prefill_signature(self.directory)
 
     def _tensor(self, object_id: str) -> TensorObject:
         found = self.directory.objects.get(object_id)

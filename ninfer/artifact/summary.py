@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
 
 from ninfer.artifact.directory import Directory, TensorObject
 
@@ -48,6 +50,13 @@ def summarise(directory: Directory) -> WeightSummary:
         dominant_format=next(iter(by_format), ""),
         by_format=by_format,
     )
+
+
+def prefill_signature(directory: Directory) -> str:
+    """A name for what prefilling costs: the text configuration and what its weights are stored as."""
+    weights = {name: asdict(entry) for name, entry in sorted(summarise(directory).by_format.items())}
+    facts = {"config": directory.components["text"].config, "weights": weights}
+    return blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=12).hexdigest()
 
 
 def _format(tensors: list[TensorObject]) -> FormatSummary:

@@ -47,6 +47,7 @@ def engine_settings(options: Mapping[str, Any], artifact: Path) -> EngineSetting
         kv_format=options.get("kv_dtype", "bf16"),
         prefill_chunk=options.get("prefill_chunk", 1024),
         activations=options.get("cpu_activations", "float32"),
+        report_scheduling=options.get("request_log_jsonl") is not None,
         queue_limit_s=None if timeout_ms is None else timeout_ms / 1000,
         draft=draft_settings(options),
     )

@@ -26,16 +26,19 @@ EXIT_USAGE = 2
 
 
 class ParsedOptions(Mapping[str, Any]):
-    """Option key → effective value. ``explicit`` holds the keys given on the command line.
+    """Option key → effective value. ``argv`` is the command line, ``explicit`` holds the keys given there.
 
     Values: flags and on|off are bool, repeatable options tuples, unset options None, ``KEY=VALUE`` pairs,
     decimal MiB whole bytes.
     """
 
-    __slots__ = ("_values", "explicit", "program")
+    __slots__ = ("_values", "argv", "explicit", "program")
 
-    def __init__(self, program: str, values: Mapping[str, Any], explicit: frozenset[str]) -> None:
+    def __init__(
+        self, program: str, values: Mapping[str, Any], explicit: frozenset[str], argv: Sequence[str] = ()
+    ) -> None:
         self.program = program
+        self.argv = tuple(argv)
         self.explicit = explicit
         self._values = dict(values)
 
@@ -80,7 +83,7 @@ def parse_table(table: OptionTable, argv: Sequence[str]) -> ParsedOptions:
         _check_conflicts(table, option, given)
     for option in options:
         _check_requirements(table, option, values)
-    return ParsedOptions(table.program, values, frozenset(given))
+    return ParsedOptions(table.program, values, frozenset(given), argv)
 
 
 def check_environment(program: str, environ: Mapping[str, str]) -> None:

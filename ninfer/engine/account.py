@@ -256,6 +256,7 @@ class Account:
         reading = self._reading()
         began = self._published_at = self._clock()
         statistics = EngineStatistics(
+            taken_s=began,
             scheduler=scheduler,
             tokens=TokenCounters(
                 self.prompt_tokens,

@@ -96,6 +96,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
 
     ``stop_token_id`` is the committed, unpublished id that ended it. ``work`` is None where none was done or
     counted. ``in_thinking``: the answer ended without leaving its thinking.
+    ``control_tokens`` of its output were inserted, not drawn.
     """
 
     id: str
@@ -105,6 +106,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     stop_token_id: int | None = None
     work: RequestWork | None = None
     in_thinking: bool = False
+    control_tokens: int = 0
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

@@ -47,6 +47,11 @@ def exit_on_fatal(message: str) -> None:
     os._exit(1)
 
 
+def log_progress(progress: LoadProgress) -> None:
+    """A load that takes long says so, where nothing better shows it."""
+    _log.info("loading weights: %d %%", 100 * progress.loaded // max(progress.total, 1))
+
+
 class EngineProcess:
     """An ``EngineHost`` whose engine runs in its own process.
 
@@ -58,7 +63,10 @@ class EngineProcess:
         settings: EngineSettings,
         *,
         on_fatal: Callable[[str], None] = exit_on_fatal,
+        on_progress: Callable[[LoadProgress], None] | None = None,
     ) -> None:
+        """Start loading; ``on_progress`` hears how far it is (None: a record each)."""
+        self._on_progress = on_progress or log_progress
         self._on_fatal = on_fatal
         self._outlet = Outlet()
         self._started = threading.Event()
@@ -153,9 +161,9 @@ class EngineProcess:
             self._ready = event
             self._started.set()
         elif isinstance(event, LogRecord):
-            _log.log(logging.getLevelNamesMapping()[event.level.upper()], "%s", event.message)
+            _log.log(logging.getLevelNamesMapping()[event.level.upper()], "engine | %s", event.message)
         elif isinstance(event, LoadProgress):
-            _log.info("loading weights: %d %%", 100 * event.loaded // max(event.total, 1))
+            self._on_progress(event)
         elif isinstance(event, StartFailed):
             self._start_error = event.message
         elif isinstance(event, Fatal):

@@ -63,7 +63,7 @@ class InProcessHost:
 
     def _publish(self, event: EngineEvent) -> None:
         if isinstance(event, LogRecord):
-            _log.log(logging.getLevelNamesMapping()[event.level.upper()], event.message)
+            _log.log(logging.getLevelNamesMapping()[event.level.upper()], "engine | %s", event.message)
             return
         if isinstance(event, EngineStatistics):
             self._statistics = event

@@ -201,11 +201,12 @@ class CacheCounters(msgspec.Struct, frozen=True):
 
 
 class EngineStatistics(msgspec.Struct, frozen=True, tag="statistics"):
-    """One consistent snapshot of a worker.
+    """One consistent snapshot of a worker, taken at ``taken_s`` of its monotonic clock.
 
     ``decode_row_rounds`` counts each round once per row. ``prefill_units`` and ``control_units`` count units.
     """
 
+    taken_s: float = 0.0
     scheduler: SchedulerGauges = SchedulerGauges()
     tokens: TokenCounters = TokenCounters()
     decode_rounds: int = 0

@@ -54,6 +54,11 @@ class Turn:
         return self._session.reasoning_tokens
 
     @property
+    def control_tokens(self) -> int:
+        """Committed ids that were inserted, not drawn."""
+        return self._inserted
+
+    @property
     def in_thinking(self) -> bool:
         """Whether the answer is inside its thinking; after ``close``, whether it ended there."""
         return self._session.channel == "reasoning"

@@ -192,5 +192,5 @@ class Units:
         )
         assert turn.reason is not None
         self._report()
-        ends = turn.stop_string, turn.stop_token, work, turn.in_thinking
+        ends = turn.stop_string, turn.stop_token, work, turn.in_thinking, turn.control_tokens
         self._publish(Finished(active.request.id, turn.reason, usage, *ends))

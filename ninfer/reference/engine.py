@@ -129,7 +129,7 @@ class ReferenceEngine:
             decode_s=last - first,
             time_to_first_token_s=queue_s + first - began,
         )
-        ends = turn.stop_string, turn.stop_token, None, turn.in_thinking
+        ends = turn.stop_string, turn.stop_token, None, turn.in_thinking, turn.control_tokens
         yield Finished(request.id, turn.reason, usage, *ends)
 
     def _prompt(self, request: GenerationRequest) -> tuple[Tensor, Tensor]:

@@ -36,12 +36,14 @@ def build_app(services: Services) -> SanicApp:
     )
     app.config.update(_settings(services.limits, services.max_request_bytes))
     app.ctx.services = services
+    app.ctx.envelopes = _ENVELOPES
     for route in (*ROUTES, *doubled_routes()):
         _register(app, route)
     app.register_middleware(services.access.admit, "request")
     app.register_middleware(_identify, "response")
     if services.access.cors:
         app.register_middleware(services.access.open_to_browsers, "response")
+    app.register_listener(_watch, "before_server_start")
     app.register_listener(_end_requests, "before_server_stop")
     app.register_listener(_release, "after_server_stop")
     return app
@@ -78,6 +80,13 @@ def _identify(request: Request, response: BaseHTTPResponse) -> None:
     response.headers.setdefault(_ENVELOPES.of(request.path).request_id_header, request_id(request))
 
 
+async def _watch(app: SanicApp) -> None:
+    """The engine has loaded: records and intervals begin."""
+    services: Services = app.ctx.services
+    services.operations.begin()
+    services.operations.watch()
+
+
 async def _end_requests(app: SanicApp) -> None:
     """End every request with ``service_unavailable``; their handlers answer while the server drains."""
     services: Services = app.ctx.services
@@ -85,6 +94,7 @@ async def _end_requests(app: SanicApp) -> None:
 
 
 async def _release(app: SanicApp) -> None:
-    """Let the threads go, once no handler can need them."""
+    """Let the threads go and end the records, once no handler can need them."""
     services: Services = app.ctx.services
     services.workers.shutdown(wait=False, cancel_futures=True)
+    services.operations.close()

@@ -14,7 +14,12 @@ from typing import Any
 from ninfer.engine.interface import EngineHost
 from ninfer.prompt.conversation import TemplateOptions
 from ninfer.server.access import Access
+from ninfer.server import log
 from ninfer.server.generation import Services
+from ninfer.server.observe.console import Console
+from ninfer.server.observe.operations import Operations
+from ninfer.server.observe.panel import Panel
+from ninfer.server.observe.reports import Reports
 from ninfer.server.outstanding import Outstanding
 from ninfer.server.resolution import generation_defaults
 from ninfer.server.responses.store import ResponseStore
@@ -59,8 +64,12 @@ def build_services(
     model: ServedModel,
     host: EngineHost,
     limits: TransportLimits | None = None,
+    console: Console | None = None,
 ) -> Services:
-    """What the handlers share; ``limits`` are the spec's unless given (tests)."""
+    """What the handlers share; ``limits`` are the spec's unless given (tests), ``console`` shows the panel.
+
+    Errors: ``OptionError`` for a request log that cannot be kept.
+    """
     capacity = options["max_concurrency"] + options["max_pending_requests"]
     return Services(
         model=model,
@@ -76,7 +85,24 @@ def build_services(
         workers=ThreadPoolExecutor(_PREPARATION_THREADS, thread_name_prefix="ninfer-prepare"),
         limits=limits or transport_limits(),
         max_request_bytes=options["max_request_mib"] * 2**20,
+        operations=Operations(options, model, host, build_reports(options, console)),
         tolerant_tool_calls=options["tolerant_tool_calls"],
         usage_chunk_choice=options["usage_chunk_choice"],
         access=Access(options["api_key"], options["cors"]),
     )
+
+
+def build_reports(options: Mapping[str, Any], console: Console | None) -> Reports:
+    """The console's records, and the panel where a terminal can show it."""
+    shown = (
+        console is not None
+        and console.interactive
+        and options["log_stats_panel"]
+        and log.shows_statistics(options["log_level"])
+    )
+    if not shown:
+        return Reports()
+    ngram = options["spec"] is not None and options["ngram_draft_tokens"] > 0
+    names = {"mtp": "MTP", "dflash": "DFlash", "dflash2": "DFlash2", None: None}
+    panel = Panel(names[options["spec"]], ngram=ngram, load=options["log_stats_interval_ms"] > 0)
+    return Reports(console, panel, colours=options["log_colours"])

@@ -17,7 +17,9 @@ from sanic.handlers import ErrorHandler
 from sanic.request import Request
 
 from ninfer import spec
-from ninfer.server.errors import WireError, wire_error
+from ninfer.errors import NinferError
+from ninfer.server.errors import INTERNAL, WireError, wire_error
+from ninfer.server.observe.records import SentError
 from ninfer.spec.errors import error_row
 
 
@@ -67,6 +69,18 @@ def error_response(envelope: Envelope, error: WireError, request_id: str) -> HTT
         status=envelope.status(error),
         headers=headers,
         content_type="application/json",
+    )
+
+
+def sent(envelope: Envelope, request_id: str, error: Exception) -> SentError:
+    """What a client of ``envelope`` reads of ``error``."""
+    if isinstance(error, NinferError):
+        wire = wire_error(error)
+    else:  # logged where it is answered
+        wire = WireError("internal_error", INTERNAL)
+    members = msgspec.json.decode(envelope.body(wire, request_id))["error"]
+    return SentError(
+        envelope.status(wire), members["type"], wire.code, members.get("param"), members["message"]
     )
 
 

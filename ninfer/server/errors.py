@@ -18,6 +18,8 @@ from ninfer.errors import EngineError, RequestError
 from ninfer.spec.errors import error_row
 
 _log = logging.getLogger("ninfer.server")
+# All that a client is told of an unforeseen error.
+INTERNAL = "The server failed on this request."
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ def wire_error(error: BaseException) -> WireError:
     if isinstance(error, asyncio.CancelledError):  # the client left; Sanic still asks for an answer
         return WireError("service_unavailable", "The request was cancelled.")
     _log.error("request failed: %s", type(error).__name__, exc_info=error)
-    return WireError("internal_error", "The server failed on this request.")
+    return WireError("internal_error", INTERNAL)
 
 
 def failure(event: Failed) -> RequestError | EngineError:
@@ -75,4 +77,4 @@ def _of_sanic(error: sanic_errors.SanicException) -> WireError:
     if error.status_code < 500:
         return WireError("bad_request", "The request is not well-formed HTTP.")
     _log.error("request failed in the HTTP layer", exc_info=error)
-    return WireError("internal_error", "The server failed on this request.")
+    return WireError("internal_error", INTERNAL)

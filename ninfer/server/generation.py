@@ -16,6 +16,8 @@ from ninfer.engine.interface import EngineHost
 from ninfer.engine.requests import GenerationRequest
 from ninfer.server.access import Access
 from ninfer.server.event_stream import EventStream
+from ninfer.server.observe.observer import RequestObservation
+from ninfer.server.observe.operations import Operations
 from ninfer.server.outstanding import Outstanding, Slot
 from ninfer.server.resolution import GenerationDefaults
 from ninfer.server.responses.store import ResponseStore
@@ -43,6 +45,7 @@ class Services:
     limits: TransportLimits
     max_request_bytes: int
     access: Access
+    operations: Operations
     tolerant_tool_calls: bool = False
     usage_chunk_choice: bool = False
 
@@ -54,10 +57,12 @@ class Services:
         return await asyncio.wrap_future(future)
 
     @asynccontextmanager
-    async def generating(self, request: GenerationRequest) -> AsyncIterator[EventStream]:
+    async def generating(
+        self, request: GenerationRequest, observation: RequestObservation
+    ) -> AsyncIterator[EventStream]:
         """Submit ``request`` and give its events; leaving early, for any reason, cancels it."""
         events = EventStream(asyncio.get_running_loop())
-        self.host.submit(request, events.put)
+        self.host.submit(request, observation.sink(events.put))
         try:
             yield events
         finally:

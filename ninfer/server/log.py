@@ -6,7 +6,10 @@ Owns the format and what ``--log-level`` means. Records never carry prompts, ans
 from __future__ import annotations
 
 import logging
+import os
 import sys
+
+from ninfer.server.observe.console import Console, ConsoleHandler, is_interactive
 
 _LEVELS = {
     "trace": 5,
@@ -19,10 +22,11 @@ _LEVELS = {
 }
 
 
-def configure(level: str) -> None:
-    """Send the records of this process to stderr from ``level`` on."""
+def configure(level: str, *, colours: bool = False) -> Console:
+    """Send the records of this process to stderr from ``level`` on; the console that writes them."""
     logging.addLevelName(_LEVELS["trace"], "TRACE")
-    handler = logging.StreamHandler(sys.stderr)
+    console = Console(sys.stderr, interactive=is_interactive(sys.stderr, os.environ))
+    handler = ConsoleHandler(console, colours)
     handler.setFormatter(
         logging.Formatter("{asctime}.{msecs:03.0f} {levelname} {message}", "%Y-%m-%d %H:%M:%S", style="{")
     )
@@ -30,3 +34,9 @@ def configure(level: str) -> None:
     # The web framework's and event loop's own progress is not an operational record of ours.
     for name in ("sanic", "asyncio"):
         logging.getLogger(name).setLevel(max(_LEVELS[level], logging.WARNING))
+    return console
+
+
+def shows_statistics(level: str) -> bool:
+    """Whether records of level info are shown, with which the panel goes."""
+    return _LEVELS[level] <= logging.INFO

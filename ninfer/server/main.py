@@ -7,10 +7,11 @@ loads. Nothing heavy is imported before the options are known to be right.
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,14 @@ import msgspec
 import ninfer
 from ninfer.cli.engine_options import engine_settings
 from ninfer.cli.parser import run
+from ninfer.engine.events import LoadProgress
 from ninfer.engine.host import EngineProcess
 from ninfer.server import log
 from ninfer.server.listen import bind, url
+from ninfer.server.stopping import StopSwitch
 
 if TYPE_CHECKING:
+    from ninfer.server.observe.console import Console
     from ninfer.server.transport import TransportLimits
 
 _log = logging.getLogger("ninfer.server")
@@ -40,26 +44,29 @@ def serve(
     engine: Mapping[str, Any] | None = None,
     limits: TransportLimits | None = None,
 ) -> int:
-    """Serve until SIGTERM or Ctrl+C; 0 after a clean stop.
+    """Serve until SIGTERM, or Ctrl+C twice; 0 after a clean stop.
 
     ``engine`` overrides members of the engine's settings and ``limits`` the transport's (tests).
     Errors: ``OptionError``, ``ArtifactError``, ``EngineError`` when the start fails.
     """
     started = time.monotonic()
-    log.configure(options["log_level"])
+    console = log.configure(options["log_level"], colours=options["log_colours"])
     artifact = _artifact(options)
     _log.info("ninfer %s, artifact %s", ninfer.__version__, artifact)
     settings = engine_settings(options, artifact)
     sock = bind(options["host"], options["port"])
-    host = EngineProcess(msgspec.structs.replace(settings, **(engine or {})))
+    settings = msgspec.structs.replace(settings, **(engine or {}))
+    host = EngineProcess(settings, on_progress=_progress_line(console) if console.interactive else None)
     try:
-        _serve(options, artifact, host, sock, limits, started)
+        _serve(options, artifact, host, sock, limits, console, started)
     except KeyboardInterrupt:
         return _EXIT_INTERRUPTED
     finally:
+        console.say(None)
         host.close()
         sock.close()
     _log.info("server stopped")
+    console.close()
     return 0
 
 
@@ -69,25 +76,42 @@ def _serve(
     host: EngineProcess,
     sock: socket.socket,
     limits: TransportLimits | None,
+    console: Console,
     started: float,
 ) -> None:
     # Imported while the engine process loads: together they take a second.
     from ninfer.server.app import build_app
     from ninfer.server.assemble import build_services, open_model
+    from ninfer.server.serving import serve_until_stopped
 
-    services = build_services(options, open_model(options, artifact), host, limits)
+    services = build_services(options, open_model(options, artifact), host, limits, console)
     ready = host.wait_ready()
+    console.say(None)
     _log.info("engine=%s loaded in %.1f s", ready.engine, ready.load_s)
-    app = build_app(services)
 
-    async def announce(*_: object) -> None:
+    def announce() -> None:
         where = url(options["host"], sock.getsockname()[1])
         _log.info("ready after %.1f s", time.monotonic() - started)
         _log.info("listening on %s", where)
 
-    app.register_listener(announce, "after_server_start")
-    backlog = services.limits.listen_backlog
-    app.run(sock=sock, single_process=True, motd=False, access_log=False, backlog=backlog)
+    def leave() -> None:
+        console.close()
+        os._exit(_EXIT_INTERRUPTED)
+
+    serve_until_stopped(
+        build_app(services),
+        sock,
+        services.limits.listen_backlog,
+        lambda: StopSwitch(console, saves=options["prefix_cache_file"] is not None, leave=leave),
+        announce,
+    )
+
+
+def _progress_line(console: Console) -> Callable[[LoadProgress], None]:
+    """Loading as one line of the terminal that is written again and again."""
+    return lambda progress: console.say(
+        f"loading weights: {100 * progress.loaded // max(progress.total, 1)}%"
+    )
 
 
 def _artifact(options: Mapping[str, Any]) -> Path:

@@ -18,6 +18,7 @@ from ninfer.server.health import health
 from ninfer.server.messages.envelope import ANTHROPIC
 from ninfer.server.messages.handler import count_message_tokens, create_message
 from ninfer.server.models import get_model, list_models
+from ninfer.server.observe.route import metrics
 from ninfer.server.responses.handler import count_input_tokens, create_response
 from ninfer.server.responses.resources import (
     cancel_response,
@@ -67,6 +68,7 @@ async def openapi_document(request: Request) -> HTTPResponse:
 
 ROUTES = (
     Route("GET", "/health", health),
+    Route("GET", "/metrics", metrics),
     Route("GET", "/openapi.json", openapi_document),
     Route("GET", "/v1/models", list_models),
     Route("GET", "/v1/models/{model_id}", get_model),

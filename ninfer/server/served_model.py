@@ -36,9 +36,11 @@ class Preparer(Protocol):
 class ServedModel:
     """One model as this process serves it.
 
-    ``created`` is in Unix seconds; ``early_close`` are the ids that end thinking at a budget.
+    ``path`` is its artifact. ``created`` is in Unix seconds; ``early_close`` are the ids that end thinking at
+    a budget; ``prefill_signature`` names what prefilling costs.
     """
 
+    path: Path
     public_id: str
     config: TextConfig
     weights: WeightSummary
@@ -48,6 +50,7 @@ class ServedModel:
     max_context: int
     created: int
     early_close: tuple[int, ...]
+    prefill_signature: str
     warning: str | None = None
 
 
@@ -74,6 +77,7 @@ def open_served_model(path: Path, choices: ModelChoices) -> ServedModel:
         config_bytes = artifact.resource("text", "tokenizer_config.json")
         tokenizer = Tokenizer.from_resources(artifact.resource("text", "tokenizer.json"), config_bytes)
         return ServedModel(
+            path=path,
             public_id=choices.model_id or artifact.public_name,
             config=config,
             weights=artifact.weight_summary(),
@@ -83,6 +87,7 @@ def open_served_model(path: Path, choices: ModelChoices) -> ServedModel:
             max_context=choices.max_context,
             created=int(path.stat().st_mtime),
             early_close=early_close_tokens(tokenizer, choices.early_close_message),
+            prefill_signature=artifact.prefill_signature(),
             warning=DEMONSTRATION_WARNING if choices.demonstration else None,
         )
 

@@ -103,6 +103,8 @@ SERVE_WORKS = {
     "--response-store-max-records", "--response-store-max-mib", "--tolerant-tool-calls",
     "--spec", "--draft-tokens", "--adaptive-mtp", "--lookup-ngram", "--ngram-draft-tokens",
     "--ngram-min-match",
+    "--log-colours", "--log-stats-interval-ms", "--log-stats-panel", "--request-log-jsonl",
+    "--request-log-max-mib", "--request-log-keep",
 }  # fmt: skip
 
 BENCH_WORKS = {

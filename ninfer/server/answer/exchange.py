@@ -15,15 +15,20 @@ from typing import Any, Generic, Protocol, TypeVar
 from sanic.request import Request
 
 from ninfer.engine.requests import GenerationRequest
+from ninfer.errors import RequestError
 from ninfer.output.tools import ToolParser as QwenTools
 from ninfer.prompt.conversation import Conversation, Tool
 from ninfer.prompt.prepared import PreparedPrompt
 from ninfer.server.answer.parsing import NoTools, ToolParser
-from ninfer.server.answer.pieces import Piece
+from ninfer.server.answer.pieces import Ended, Piece
 from ninfer.server.answer.reader import AnswerReader
+from ninfer.server.envelopes import Envelope, request_id, sent
 from ninfer.server.event_stream import EventStream
 from ninfer.server.generation import Services
 from ninfer.server.json_body import parse_object
+from ninfer.server.observe.observer import RequestObservation
+from ninfer.server.observe.records import Preparation, PreparedRequest, RequestShape, SentError
+from ninfer.server.observe.shape import shape_of
 from ninfer.server.outstanding import Outstanding
 from ninfer.server.resolution import GenerationFields, resolve
 from ninfer.server.transport import read_body
@@ -34,15 +39,25 @@ class Ask:
     """What a request of any protocol asks of the model.
 
     ``callable_tools`` are those whose calls are read out of the answer; empty: markup is text.
+    ``tool_choice`` is the kind of choice that the body makes and ``semantic_change`` a Responses child's new
+    ``preserve_thinking``: both for the request log only.
     """
 
     conversation: Conversation
     fields: GenerationFields
     callable_tools: tuple[Tool, ...] = ()
+    tool_choice: str | None = None
+    semantic_change: bool = False
 
 
 class Asking(Protocol):
-    """An adapter's own request."""
+    """An adapter's own request; ``model`` is the name that the client gave."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def stream(self) -> bool: ...
 
     @property
     def ask(self) -> Ask: ...
@@ -67,9 +82,16 @@ class Prepared(Generic[R]):
 class Exchange(Generic[R]):
     """A running generation: the request as read, and the pieces of its answer as they come."""
 
-    def __init__(self, services: Services, prepared: Prepared[R], events: EventStream) -> None:
+    def __init__(
+        self,
+        services: Services,
+        prepared: Prepared[R],
+        events: EventStream,
+        observation: RequestObservation,
+    ) -> None:
         self.services = services
         self.prepared = prepared
+        self.observation = observation
         self._events = events
         self._reader = AnswerReader(
             tool_parser(prepared.request.ask, services.tolerant_tool_calls),
@@ -85,7 +107,10 @@ class Exchange(Generic[R]):
 
         Errors: ``RequestError`` or ``EngineError`` when the generation fails.
         """
-        return [piece for event in await self._events.take(timeout_s) for piece in self._reader.feed(event)]
+        pieces = [piece for event in await self._events.take(timeout_s) for piece in self._reader.feed(event)]
+        if pieces and isinstance(pieces[-1], Ended):
+            self.observation.settled(pieces[-1].tool_parse)
+        return pieces
 
     @property
     def ended(self) -> bool:
@@ -100,19 +125,30 @@ def tool_parser(ask: Ask, tolerant: bool) -> ToolParser:
 
 @asynccontextmanager
 async def exchanging(
-    request: Request, read: Reader[R], new_id: Callable[[], str]
+    request: Request,
+    read: Reader[R],
+    new_id: Callable[[], str],
+    own: Callable[[RequestError], RequestError] = lambda error: error,
 ) -> AsyncIterator[Exchange[R]]:
     """Take a request's body to a running generation; its slot is taken until the block ends.
 
-    ``read`` and preparation run in a worker thread. Errors: ``RequestError``, ``EngineError``.
+    ``read`` and preparation run in a worker thread. ``own`` is how the protocol words an error of shared
+    steps. Errors: ``RequestError``, ``EngineError``.
     """
     services: Services = request.app.ctx.services
-    work = functools.partial(prepare, services, read, new_id)
-    async with (
-        preparing(request, services.outstanding, work) as prepared,
-        services.generating(prepared.generation) as events,
-    ):
-        yield Exchange(services, prepared, events)
+    envelope: Envelope = request.app.ctx.envelopes.of(request.path)
+    name = request_id(request)
+
+    def as_sent(error: Exception) -> SentError:
+        return sent(envelope, name, own(error) if isinstance(error, RequestError) else error)
+
+    with services.operations.observer.watching(name, request.path, as_sent) as observation:
+        work = functools.partial(prepare, services, read, new_id, observation)
+        async with (
+            preparing(request, services.outstanding, work) as prepared,
+            services.generating(prepared.generation, observation) as events,
+        ):
+            yield Exchange(services, prepared, events, observation)
 
 
 @asynccontextmanager
@@ -133,10 +169,52 @@ async def preparing(
 
 
 def prepare(
-    services: Services, read: Reader[R], new_id: Callable[[], str], members: Mapping[str, Any]
+    services: Services,
+    read: Reader[R],
+    new_id: Callable[[], str],
+    observation: RequestObservation,
+    members: Mapping[str, Any],
 ) -> Prepared[R]:
     """Everything between a body's members and the engine. Errors: ``RequestError``."""
     asked = read(members)
+    observation.preparing(_shape(observation.path, asked))
+    with observation.refusals():
+        prepared = _prepare(services, asked, new_id)
+    observation.prepared(_record(observation, prepared))
+    return prepared
+
+
+def _shape(path: str, asked: Asking) -> RequestShape:
+    ask = asked.ask
+    return shape_of(
+        path,
+        asked.model,
+        asked.stream,
+        ask.conversation,
+        ask.fields,
+        ask.tool_choice,
+        ask.semantic_change,
+    )
+
+
+def _record(observation: RequestObservation, prepared: Prepared[R]) -> PreparedRequest:
+    generation, budget = prepared.generation, prepared.generation.thinking_budget
+    return PreparedRequest(
+        number=observation.number,
+        http_id=observation.http_id,
+        answer_id=prepared.id,
+        shape=observation.shape,
+        prompt_tokens=prepared.prompt.token_count,
+        max_tokens=generation.max_tokens,
+        context_bound=prepared.context_bound,
+        sampling=generation.sampling,
+        thinking=generation.initial_channel == "reasoning",
+        thinking_budget=None if budget is None else budget.tokens,
+        preparation=Preparation(total_s=observation.elapsed_s),
+    )
+
+
+def _prepare(services: Services, asked: R, new_id: Callable[[], str]) -> Prepared[R]:
     prompt = services.model.preparer.prepare(asked.ask.conversation)
     answer_id = new_id()
     fields = asked.ask.fields

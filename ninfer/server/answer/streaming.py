@@ -50,6 +50,7 @@ async def stream(request: Request, exchange: Exchange[R], answer: StreamedAnswer
     except Exception as error:
         if not writer.opened:
             raise
+        exchange.observation.response_failed()
         await writer.send(b"".join(answer.failed(wire_error(error))))
         await writer.close(keep_connection=False)
         return

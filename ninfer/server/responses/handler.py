@@ -31,7 +31,7 @@ async def create_response(request: Request) -> None:
     services: Services = request.app.ctx.services
     read = functools.partial(_read, services)
     with _own_params():
-        async with exchanging(request, read, functools.partial(new_id, "response")) as exchange:
+        async with exchanging(request, read, functools.partial(new_id, "response"), _own) as exchange:
             prepared = exchange.prepared
             answer = Answer(prepared.id, prepared.request, prepared.generation.sampling, services.responses)
             if prepared.request.stream:
@@ -67,9 +67,17 @@ def _own_params() -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        param = error.param or ""
-        name = param.partition("[")[0]
-        if name not in _PARAMS:
+        own = _own(error)
+        if own is error:
             raise
-        own = _PARAMS[name] if name == "messages" else _PARAMS[name] + param.removeprefix(name)
-        raise RequestError(error.code, error.message.replace(param, own, 1), own) from error
+        raise own from error
+
+
+def _own(error: RequestError) -> RequestError:
+    """The same error, said of the member that this protocol has."""
+    param = error.param or ""
+    name = param.partition("[")[0]
+    if name not in _PARAMS:
+        return error
+    own = _PARAMS[name] if name == "messages" else _PARAMS[name] + param.removeprefix(name)
+    return RequestError(error.code, error.message.replace(param, own, 1), own)
