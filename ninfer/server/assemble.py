@@ -13,8 +13,8 @@ from typing import Any
 
 from ninfer.engine.interface import EngineHost
 from ninfer.prompt.conversation import TemplateOptions
-from ninfer.server.access import Access
 from ninfer.server import log
+from ninfer.server.access import Access
 from ninfer.server.generation import Services
 from ninfer.server.observe.console import Console
 from ninfer.server.observe.operations import Operations

@@ -69,7 +69,7 @@ def token_ids(events: Sequence[EngineEvent]) -> list[int]:
 
 
 def test_the_start_says_what_memory_is_held(started: tuple[EngineProcess, list[str]]) -> None:
-    (ledger,) = (line for line in started[1] if line.startswith("memory_mib "))
+    (ledger,) = (line for line in started[1] if line.startswith("engine | memory_mib "))
     assert "weights=" in ledger
     assert ledger.endswith(" kv_capacity_tokens=8192 lanes=2")
 

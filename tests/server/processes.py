@@ -70,6 +70,14 @@ class ServerProcess:
             time.sleep(0.02)
         return Client(match[1])
 
+    def wait_for(self, text: str) -> None:
+        """Until the log has ``text``."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while text not in self.log:
+            assert self.process.poll() is None, f"the server ended:\n{self.log}"
+            assert time.monotonic() < deadline, f"no {text!r}:\n{self.log}"
+            time.sleep(0.02)
+
     def engine_pid(self) -> int:
         """The engine process: the server's only child."""
         pid = self.process.pid

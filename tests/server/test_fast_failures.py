@@ -168,7 +168,7 @@ def test_any_other_exception_is_a_crash_of_the_worker(
             waiting = [client.open_chat(**GREEDY) for _ in range(2)]
             assert [error_of(sock) for sock in waiting] == [(503, "engine_unavailable")] * 2
             assert running.error() == (200, "engine_unavailable")
-        assert "worker crash: KeyError('a lost ticket')" in caplog.messages
+        assert "engine | worker crash: KeyError('a lost ticket')" in caplog.messages
         for _ in range(2):
             assert health(client) == UNAVAILABLE
             assert client.chat(**GREEDY).status == 503

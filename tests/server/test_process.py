@@ -113,6 +113,9 @@ def test_a_stop_ends_every_request_and_the_process(start: Start, number: int) ->
     time.sleep(0.2)
     began = time.monotonic()
     server.process.send_signal(number)
+    if number == signal.SIGINT:
+        server.wait_for("Press Ctrl+C again within 5 s to close")
+        server.process.send_signal(number)
     assert running.error() == "service_unavailable"
     assert error_code(queued) == (503, "service_unavailable")
     assert server.process.wait(20) == 0
