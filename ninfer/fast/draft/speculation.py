@@ -95,11 +95,14 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class RoundTrace:
-    """One round's shape: planned columns per row, and each row's own (anchor included); ``copy`` rounds."""
+    """One round: planned columns per row, and per row its own (anchor included), whether its drafts were
+    copied, and the tokens committed.
+    """
 
     width: int
     columns: tuple[int, ...]
     copied: tuple[bool, ...]
+    committed: tuple[int, ...]
 
 
 class Speculation:
@@ -160,7 +163,6 @@ class Speculation:
         width = self._neural_width(len(members))
         proposals = self._propose(members, width)
         copy = any(proposal.copied for proposal in proposals)
-        self._trace(proposals, copy, width)
         results: list[Settled] = []
         for begin, end in _groups([1 + len(p.drafts) for p in proposals], self._columns):
             results += self._verify(members[begin:end], proposals[begin:end])
@@ -170,6 +172,7 @@ class Speculation:
                 for p, result in zip(proposals, results, strict=True)
             ]
             self._widths.note(len(members), width, self._clock() - began, accepted)
+        self._trace(proposals, results, width)
         return results
 
     # --- proposals ---------------------------------------------------------------------------------
@@ -257,10 +260,16 @@ class Speculation:
         settings = self._settings
         return Tally(settings.backend, settings.tokens, max(settings.tokens, settings.copy_tokens))
 
-    def _trace(self, proposals: Sequence[Proposal], copy: bool, width: int) -> None:
-        columns = tuple(1 + len(proposal.drafts) for proposal in proposals)
-        planned = self._settings.copy_tokens if copy else width
-        self.trace(RoundTrace(1 + planned, columns, tuple(proposal.copied for proposal in proposals)))
+    def _trace(self, proposals: Sequence[Proposal], results: Sequence[Settled], width: int) -> None:
+        copied = tuple(proposal.copied for proposal in proposals)
+        self.trace(
+            RoundTrace(
+                width=1 + (self._settings.copy_tokens if any(copied) else width),
+                columns=tuple(1 + len(proposal.drafts) for proposal in proposals),
+                copied=copied,
+                committed=tuple(result.tokens for result in results),
+            )
+        )
 
 
 def accept(turn: Turn, drafts: Tokens, drawn: Tokens, at: float) -> tuple[list[int], Settled]:
