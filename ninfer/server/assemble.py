@@ -43,6 +43,7 @@ def open_model(options: Mapping[str, Any], artifact: Path) -> ServedModel:
             reasoning_effort=options["reasoning_effort"],
         ),
         demonstration=options["artifact"] is None,
+        copies=options["spec"] is not None and options["ngram_draft_tokens"] > 0,
         early_close_message=options["thinking_budget_message"],
     )
     model = open_served_model(artifact, choices)

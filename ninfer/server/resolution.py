@@ -6,14 +6,17 @@ it; it imports no web framework.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
+
+import msgspec
 
 from ninfer.engine.requests import GenerationRequest, ThinkingBudget
 from ninfer.errors import RequestError
 from ninfer.model.presets import preset
 from ninfer.prompt.prepared import PreparedPrompt
+from ninfer.prompt.tokenizer import TokenArray
 from ninfer.sampling.parameters import SamplingOverrides
 from ninfer.sampling.resolve import random_seed, resolve_sampling
 from ninfer.server.served_model import ServedModel
@@ -98,6 +101,12 @@ def resolve(
         ignore_stop_tokens=request.ignore_stop_tokens,
         thinking_budget=_budget(model, defaults, prompt, request, max_tokens),
     )
+
+
+def with_copy_sources(request: GenerationRequest, sources: Sequence[TokenArray]) -> GenerationRequest:
+    """The same request with texts that its answer may be copied from."""
+    packed = tuple(tokens.astype("<i4", copy=False).tobytes() for tokens in sources)
+    return msgspec.structs.replace(request, copy_sources=packed)
 
 
 def _budget(

@@ -18,6 +18,7 @@ from ninfer.model.config import TextConfig, parse_text_config
 from ninfer.output.early_close import early_close_tokens
 from ninfer.prompt import ChatTemplate, PromptPreparer, Tokenizer
 from ninfer.prompt.conversation import Conversation, TemplateOptions
+from ninfer.prompt.copy_sources import Encode
 from ninfer.prompt.prepared import PreparedPrompt
 from ninfer.server.members import shown
 
@@ -37,7 +38,8 @@ class ServedModel:
     """One model as this process serves it.
 
     ``path`` is its artifact. ``created`` is in Unix seconds; ``early_close`` are the ids that end thinking at
-    a budget; ``prefill_signature`` names what prefilling costs.
+    a budget; ``prefill_signature`` names what prefilling costs; ``encode_sources`` makes texts beside the
+    prompt to tokens, where answers may be copied from such.
     """
 
     path: Path
@@ -52,17 +54,22 @@ class ServedModel:
     early_close: tuple[int, ...]
     prefill_signature: str
     warning: str | None = None
+    encode_sources: Encode | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ModelChoices:
-    """What the command line says about the model; None leaves the artifact's own."""
+    """What the command line says about the model; None leaves the artifact's own.
+
+    ``copies``: answers may be copied from texts, which are then made of tool results.
+    """
 
     model_id: str | None = None
     chat_template: Path | None = None
     max_context: int = 8192
     template_defaults: TemplateOptions = field(default_factory=TemplateOptions)
     demonstration: bool = False
+    copies: bool = False
     early_close_message: str | None = None
 
 
@@ -89,6 +96,7 @@ def open_served_model(path: Path, choices: ModelChoices) -> ServedModel:
             early_close=early_close_tokens(tokenizer, choices.early_close_message),
             prefill_signature=artifact.prefill_signature(),
             warning=DEMONSTRATION_WARNING if choices.demonstration else None,
+            encode_sources=tokenizer.encode_ordinary if choices.copies else None,
         )
 
 

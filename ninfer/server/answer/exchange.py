@@ -7,6 +7,7 @@ request of a body's members; everything an engine needs of it is its ``ask``.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from ninfer.engine.requests import GenerationRequest
 from ninfer.errors import RequestError
 from ninfer.output.tools import ToolParser as QwenTools
 from ninfer.prompt.conversation import Conversation, Tool
+from ninfer.prompt.copy_sources import copy_sources
 from ninfer.prompt.prepared import PreparedPrompt
 from ninfer.server.answer.parsing import NoTools, ToolParser
 from ninfer.server.answer.pieces import Ended, Piece
@@ -30,7 +32,7 @@ from ninfer.server.observe.observer import RequestObservation
 from ninfer.server.observe.records import Preparation, PreparedRequest, RequestShape, SentError
 from ninfer.server.observe.shape import shape_of
 from ninfer.server.outstanding import Outstanding
-from ninfer.server.resolution import GenerationFields, resolve
+from ninfer.server.resolution import GenerationFields, resolve, with_copy_sources
 from ninfer.server.transport import read_body
 
 
@@ -142,13 +144,17 @@ async def exchanging(
     def as_sent(error: Exception) -> SentError:
         return sent(envelope, name, own(error) if isinstance(error, RequestError) else error)
 
+    gone = threading.Event()
     with services.operations.observer.watching(name, request.path, as_sent) as observation:
-        work = functools.partial(prepare, services, read, new_id, observation)
-        async with (
-            preparing(request, services.outstanding, work) as prepared,
-            services.generating(prepared.generation, observation) as events,
-        ):
-            yield Exchange(services, prepared, events, observation)
+        work = functools.partial(prepare, services, read, new_id, observation, cancelled=gone.is_set)
+        try:
+            async with (
+                preparing(request, services.outstanding, work) as prepared,
+                services.generating(prepared.generation, observation) as events,
+            ):
+                yield Exchange(services, prepared, events, observation)
+        finally:
+            gone.set()  # whoever still prepares need not go on
 
 
 @asynccontextmanager
@@ -174,6 +180,7 @@ def prepare(
     new_id: Callable[[], str],
     observation: RequestObservation,
     members: Mapping[str, Any],
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> Prepared[R]:
     """Everything between a body's members and the engine. Errors: ``RequestError``."""
     asked = read(members)
@@ -219,6 +226,10 @@ def _prepare(services: Services, asked: R, new_id: Callable[[], str]) -> Prepare
     answer_id = new_id()
     fields = asked.ask.fields
     generation = resolve(services.model, services.defaults, answer_id, prompt, fields)
+    if services.model.encode_sources is not None:
+        room = services.model.max_context - prompt.token_count
+        sources = copy_sources(asked.ask.conversation, services.model.encode_sources, room, cancelled)
+        generation = with_copy_sources(generation, sources)
     wanted = services.defaults.max_tokens if fields.max_tokens is None else fields.max_tokens
     return Prepared(answer_id, asked, prompt, generation, context_bound=generation.max_tokens < wanted)
 

@@ -20,7 +20,7 @@ KINDS: dict[str, tuple[tuple[str, ...], bool]] = {
     "edit": (("edit",), False),
     "json": (("json", "json-listed", "json-list"), False),
     "tools": (("tool", "tool-parallel"), False),
-    "prose": (("copy-drift", "fact", "instruction", "unknown"), False),
+    "prose": (("instruction", "fact", "unknown"), False),
     "thinking": (("sum", "lookup", "recall"), True),
 }
 
@@ -63,5 +63,6 @@ def _numbered(conversation: Conversation, answer: str) -> Conversation:
         Message("user", (TextPart("Read the file."),)),
         Message("assistant", (TextPart("Here it is."),)),
         Message("tool", (TextPart(result),)),
+        Message("assistant", (TextPart("Done."),)),
     )
-    return replace(conversation, messages=(*earlier, *shown[:2], *shown[2:], last))
+    return replace(conversation, messages=(*earlier, *shown, last))

@@ -1,0 +1,111 @@
+"""One question answered with or without drafts on this thread, and what its rounds did.
+
+Owns the engine and its accounts. Host time of a round is what is not spent in compiled operations.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ninfer.artifact import Artifact
+from ninfer.engine.events import Delta, EngineEvent, Failed, Finished, Usage
+from ninfer.engine.requests import GenerationRequest
+from ninfer.engine.settings import DraftSettings, EngineSettings
+from ninfer.fast.draft.speculation import RoundTrace, Speculation
+from ninfer.fast.engine import FastWorker
+from ninfer.fast.program.program import Program
+from ninfer.fast.start import open_speculation, resolve_options
+from ninfer.model.config import parse_text_config
+from ninfer.prompt import Tokenizer
+
+MAX_CONTEXT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of one question. ``host_s``: per decode round, time outside of compiled operations."""
+
+    text: str
+    ended: bool
+    tokens: list[int]
+    usage: Usage
+    total_s: float
+    rounds: list[RoundTrace]
+    host_s: float
+
+    @property
+    def decode_rate(self) -> float:
+        """Tokens per second after the first one."""
+        return (self.usage.completion_tokens - 1) / self.usage.decode_s if self.usage.decode_s else 0.0
+
+
+class Runner:
+    """A worker over one program; questions one at a time."""
+
+    def __init__(self, program: Program, speculation: Speculation | None, tokenizer: Tokenizer) -> None:
+        self._program, self._speculation = program, speculation
+        self._worker = FastWorker(program, tokenizer.token_bytes, self._note, speculation=speculation)
+        self._events: list[EngineEvent] = []
+        self._compiled_s = 0.0
+        run = program._runner.run
+
+        def timed(begin: int, end: int, rows: int, blocks: int) -> None:
+            began = time.perf_counter()
+            run(begin, end, rows, blocks)
+            self._compiled_s += time.perf_counter() - began
+
+        program._runner.run = timed  # type: ignore[method-assign]
+
+    def answer(self, request: GenerationRequest) -> Answer:
+        """Serve one request to its end. Errors: ``RuntimeError`` when it fails."""
+        self._events.clear()
+        rounds: list[RoundTrace] = []
+        if self._speculation is not None:
+            self._speculation.trace = rounds.append
+        began, steps, host_s = time.perf_counter(), 0, 0.0
+        self._worker.submit(request)
+        while not self._worker.idle:
+            first = any(isinstance(event, Delta) for event in self._events)
+            before, compiled = time.perf_counter(), self._compiled_s
+            self._worker.step()
+            if first:  # a decode round: prefill is over
+                host_s += time.perf_counter() - before - (self._compiled_s - compiled)
+                steps += 1
+        total_s = time.perf_counter() - began
+        end = self._events[-1]
+        if isinstance(end, Failed):
+            raise RuntimeError(f"{end.code}: {end.message}")
+        deltas = [event for event in self._events if isinstance(event, Delta)]
+        finished = next(event for event in self._events if isinstance(event, Finished))
+        return Answer(
+            text="".join(delta.text for delta in deltas if delta.channel == "content"),
+            ended=finished.reason == "stop",
+            tokens=[token for delta in deltas for token in delta.token_ids],
+            usage=finished.usage,
+            total_s=total_s,
+            rounds=rounds,
+            host_s=host_s / max(1, steps),
+        )
+
+    def _note(self, event: EngineEvent) -> None:
+        if isinstance(event, Delta | Finished | Failed):
+            self._events.append(event)
+
+
+@contextmanager
+def runner(
+    path: Path, tokenizer: Tokenizer, draft: DraftSettings | None, threads: int | None
+) -> Iterator[Runner]:
+    """A program of its own, so that what drafting costs in prefill shows too."""
+    settings = EngineSettings("fast", str(path), MAX_CONTEXT, threads=threads, draft=draft)
+    with Artifact.open(path) as artifact:
+        config = parse_text_config(artifact.directory.components["text"].config)
+        options = resolve_options(settings, config, min(tokenizer.vocabulary_size, config.vocab))
+        program = Program(artifact, config, options)
+    with closing(program):
+        program.warm_up()
+        yield Runner(program, open_speculation(draft, program, tokenizer.special_ids), tokenizer)
