@@ -186,7 +186,7 @@ def prepare(
     asked = read(members)
     observation.preparing(_shape(observation.path, asked))
     with observation.refusals():
-        prepared = _prepare(services, asked, new_id)
+        prepared = _prepare(services, asked, new_id, cancelled)
     observation.prepared(_record(observation, prepared))
     return prepared
 
@@ -221,7 +221,9 @@ def _record(observation: RequestObservation, prepared: Prepared[R]) -> PreparedR
     )
 
 
-def _prepare(services: Services, asked: R, new_id: Callable[[], str]) -> Prepared[R]:
+def _prepare(
+    services: Services, asked: R, new_id: Callable[[], str], cancelled: Callable[[], bool]
+) -> Prepared[R]:
     prompt = services.model.preparer.prepare(asked.ask.conversation)
     answer_id = new_id()
     fields = asked.ask.fields
