@@ -1,6 +1,9 @@
-"""Black-box checks of the HTTP surface, against any base URL.
+"""Black-box checks over HTTP: what any live server must answer, and what ours must over a scripted engine.
 
-``NINFER_BASE_URL=http://host:port python -m pytest conformance/http`` checks a running server; without the
-variable the suite starts ``ninfer-serve`` on the bundled model. ``cases/`` holds requests and expectations as
-data, ``contract.py`` reads ``spec/``; nothing here imports the implementation.
+    pytest conformance/http                                     # servers of ours, started when needed
+    pytest conformance/ --base-url URL [--model --api-key]      # a server elsewhere; a line for every clause
+
+``cases/`` are requests as data, a folder a protocol (``cases.schema.json``), each naming its clauses;
+``protocols/`` says what an answer of each protocol must be. Nothing here imports the server but
+``scripted.py``, which puts an engine that plays given tokens behind it.
 """
