@@ -58,6 +58,7 @@ def test_forced_ids_count_in_penalties() -> None:
     assert np.array_equal(turn.counts, np.bincount([A, *CLOSING, A], minlength=len(TEXTS)))
 
 
+@pytest.mark.clause("THINK-007")
 @pytest.mark.parametrize(
     ("drawn", "text"),
     [
@@ -76,6 +77,7 @@ def test_a_quoted_close_at_the_budget_leaves_thinking_open() -> None:
     assert text == {"reasoning": "aa</think>b Stop.", "content": "a"}
 
 
+@pytest.mark.clause("THINK-007")
 def test_a_stop_at_the_budget_goes_first() -> None:
     turn = turn_of(2, stops=("stop",))
     assert play(turn, [ST, OP, A]) == ([ST, OP], {"reasoning": "", "content": ""})
@@ -102,6 +104,7 @@ def test_a_close_needs_room_for_one_more(room: int, closed: bool) -> None:
     assert turn.reason == "length"
 
 
+@pytest.mark.clause("THINK-014")
 @given(
     drawn=st.lists(st.integers(0, END), max_size=30),
     budget=st.integers(1, 12),
