@@ -74,12 +74,16 @@ def answer(client: Client, host: FastHost | RecordedReference, body: dict[str, A
 
 
 def check_equal_answers(
-    fast: tuple[Client, FastHost], nano: Path, engine: SerialEngine, bodies: list[dict[str, Any]]
+    fast: tuple[Client, FastHost],
+    nano: Path,
+    engine: SerialEngine,
+    bodies: list[dict[str, Any]],
+    *options: str,
 ) -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda body: answer(*fast, body), bodies))
     host = RecordedReference(engine)
-    with serving_host(nano, host, ("--port", "0", *MODEL)) as client:
+    with serving_host(nano, host, ("--port", "0", *MODEL, *options)) as client:
         wanted = [answer(client, host, body) for body in bodies]
     assert found == wanted
     assert sum(len(ids) for ids, *_ in wanted) > 8 * len(bodies)
@@ -93,6 +97,15 @@ def test_both_engines_give_the_same_answers(
     greedy = [question(index, temperature=0) for index in range(10)]
     seeded = [question(index, seed=7) for index in range(10)]
     check_equal_answers(fast, nano, reference_engine, greedy + seeded)
+
+
+def test_both_engines_close_thinking_alike(nano: Path, reference_engine: SerialEngine) -> None:
+    budget = ("--default-thinking-budget", "6")
+    bodies = [
+        question(index, seed=7, presence_penalty=1.5, ignore_eos=True, max_tokens=90) for index in range(6)
+    ]
+    with serving_fast(nano, (*EIGHT, *budget), kv_format="float32") as fast:
+        check_equal_answers(fast, nano, reference_engine, bodies, *budget)
 
 
 @pytest.mark.clause("HTTP-025")
