@@ -173,9 +173,7 @@ def test_held_commits_count_when_the_next_text_comes(client: Client) -> None:
 def test_progress_is_reported_before_the_answer(client: Client) -> None:
     """Also behind another request: the time it waited does not count."""
     running = client.open_chat(seed=1, **LONG)
-    events, found = chunks(
-        client, seed=1, return_progress=True, **LONG, stream_options=STREAM["stream_options"]
-    )
+    events, found = chunks(client, seed=1, return_progress=True, **LONG, **USAGE)
     running.close()
     reports = [chunk["prompt_progress"] for chunk in found if "prompt_progress" in chunk]
     assert all(set(report) == {"total", "cache", "processed", "time_ms"} for report in reports)
