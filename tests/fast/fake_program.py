@@ -235,8 +235,12 @@ class Bench:
         return [event.message for event in self.events if isinstance(event, LogRecord)]
 
     def of(self, number: int) -> list[EngineEvent]:
-        """The events of one request."""
-        return [event for event in self.events if getattr(event, "id", None) == str(number)]
+        """The events of one request, by its number."""
+        return self.of_name(str(number))
+
+    def of_name(self, name: str) -> list[EngineEvent]:
+        """The events of one request, by its id."""
+        return [event for event in self.events if getattr(event, "id", None) == name]
 
 
 def generation(number: int, prompt: int = 3, max_tokens: int = 4, **members: object) -> GenerationRequest:

@@ -128,6 +128,12 @@ class LaneMemory:
             self.pages.hold(page)
         return slot, page
 
+    def swap(self, lane: Lane, block: int, page: int) -> None:
+        """Let a lane share a page that holds the same tokens as its own, which goes."""
+        self.pages.hold(page)
+        self.pages.free([lane.pages[block]])
+        lane.pages[block] = lane.block_table[block] = page
+
     def hold_page(self, page: int) -> None:
         """``CacheMemory``."""
         self.pages.hold(page)

@@ -178,6 +178,8 @@ class PrefixCache:
             lineage.path.append(node)
             if fresh:
                 lineage.own.append(node)
+            else:  # somebody was here before: one copy is enough
+                self._memory.swap(lane, block, node.page)
         if lineage.schedule is not None and lane.frontier <= lineage.prompt:
             kind = lineage.schedule.due(lane.frontier)
             if kind is not None:

@@ -120,7 +120,8 @@ class PrefixIndex:
     def insert(self, parent: Node, content: Content, block: int, page: int) -> tuple[Node, bool]:
         """A committed block of a sequence that stands on ``parent``: its node, and whether it is new.
 
-        The sequence stands on the node afterwards. A block that is known keeps its own page.
+        The sequence stands on the node afterwards. A block that is known keeps its page: the sequence should
+        use that one and give its own back.
         """
         tokens, extra = content.block(block), content.extra(block)
         node = self.tree.find(parent, tokens, extra)
