@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ninfer.engine.settings import DraftSettings, EngineSettings
+from ninfer.engine.settings import CacheSettings, DraftSettings, EngineSettings
 from ninfer.errors import OptionError
 
 # The reference engine keeps keys and values as computed and answers one request at a time.
@@ -19,6 +19,10 @@ _FAST_ONLY = {
     "kv_dtype": "keeps keys and values in float32",
     "prefill_chunk": "cuts prompts as it likes",
     "cpu_activations": "computes in float32",
+    "device_snapshot_slots": "keeps nothing of earlier prompts",
+    "cache_taps_per_request": "keeps nothing of earlier prompts",
+    "cache_tap_ladder": "keeps nothing of earlier prompts",
+    "cache_tap_min_gap": "keeps nothing of earlier prompts",
     "adaptive_mtp": "drafts the same number of tokens every time",
     "lookup_ngram": "drafts with the model's own head alone",
     "ngram_draft_tokens": "drafts with the model's own head alone",
@@ -50,6 +54,20 @@ def engine_settings(options: Mapping[str, Any], artifact: Path) -> EngineSetting
         report_scheduling=options.get("request_log_jsonl") is not None,
         queue_limit_s=None if timeout_ms is None else timeout_ms / 1000,
         draft=draft_settings(options),
+        cache=cache_settings(options),
+    )
+
+
+def cache_settings(options: Mapping[str, Any]) -> CacheSettings | None:
+    """The prefix cache that ``options`` ask for; None for a program that answers one prompt and ends."""
+    if "no_prefix_reuse" not in options:
+        return None
+    return CacheSettings(
+        reuse=not options["no_prefix_reuse"],
+        snapshot_slots=options["device_snapshot_slots"],
+        taps_per_request=options["cache_taps_per_request"],
+        tap_ladder=options["cache_tap_ladder"],
+        tap_min_gap=options["cache_tap_min_gap"],
     )
 
 

@@ -26,6 +26,20 @@ class DraftSettings(msgspec.Struct, frozen=True):
     copy_match: int = 12
 
 
+class CacheSettings(msgspec.Struct, frozen=True):
+    """The prefix cache as asked for; None follows from the rest. ``reuse`` False: it is off.
+
+    ``snapshot_slots`` state images beyond the lanes', at most ``taps_per_request`` new ones of a prompt,
+    ``tap_ladder`` the base of the ladder and ``tap_min_gap`` its least step, in tokens.
+    """
+
+    reuse: bool = True
+    snapshot_slots: int | None = None
+    taps_per_request: int | None = None
+    tap_ladder: int | None = None
+    tap_min_gap: int | None = None
+
+
 class EngineSettings(msgspec.Struct, frozen=True):
     """``engine`` is ``fast``, ``reference`` or ``scripted`` (tests: ``script`` is its file).
 
@@ -35,7 +49,8 @@ class EngineSettings(msgspec.Struct, frozen=True):
     The rest is the fast engine's: requests at once (``lanes``), tokens in the KV pool (``kv_capacity``, None:
     sized from free memory), ``kv_format``, prompt tokens per unit, threads (None: all of this process's
     cores), the type of activations in prefill's products, and the longest a request may wait for a lane.
-    ``draft`` asks for speculation, of either engine.
+    ``draft`` asks for speculation, of either engine; ``cache`` says what is kept of earlier prompts (None:
+    nothing).
     """
 
     engine: str
@@ -52,3 +67,4 @@ class EngineSettings(msgspec.Struct, frozen=True):
     activations: str = "float32"
     queue_limit_s: float | None = None
     draft: DraftSettings | None = None
+    cache: CacheSettings | None = None

@@ -17,6 +17,7 @@ from ninfer.engine.account import Account, Stage
 from ninfer.engine.events import EngineEvent, Failed, LogRecord
 from ninfer.engine.failures import FailureKind, classify, failed_event
 from ninfer.engine.requests import GenerationRequest
+from ninfer.engine.settings import CacheSettings
 from ninfer.engine.statistics import EngineResources
 from ninfer.engine.worker import DeviceLost
 from ninfer.errors import EngineError
@@ -25,7 +26,7 @@ from ninfer.fast.coalescing import Coalescing
 from ninfer.fast.draft.speculation import RequestDraft, Speculation
 from ninfer.fast.gauges import cache_counters, gauges, occupancy
 from ninfer.fast.prefix.cache import PrefixCache
-from ninfer.fast.prefix.limits import CacheLimits, CacheOptions, resolve_limits
+from ninfer.fast.prefix.limits import CacheLimits, resolve_limits
 from ninfer.fast.program.program import Program
 from ninfer.fast.residents import Residents
 from ninfer.fast.schedule.gaps import RoundGaps
@@ -70,7 +71,7 @@ class FastWorker:
         self._publish, self._clock = publish, clock
         self._queue_limit_s = queue_limit_s
         self._account = Account(clock)
-        chosen = limits or resolve_limits(CacheOptions(reuse=False), 1, program.options.prefill_chunk)
+        chosen = limits or resolve_limits(CacheSettings(reuse=False), 1, program.options.prefill_chunk)
         self._cache = PrefixCache(program.memory, chosen, page_bytes, lagging=speculation is not None)
         self._residents = Residents(
             program,

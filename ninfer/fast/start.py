@@ -19,7 +19,7 @@ import torch
 
 from ninfer.artifact import Artifact
 from ninfer.engine.events import EngineEvent, LogRecord
-from ninfer.engine.settings import DraftSettings, EngineSettings
+from ninfer.engine.settings import CacheSettings, DraftSettings, EngineSettings
 from ninfer.engine.statistics import EngineResources
 from ninfer.errors import ArtifactError, OptionError
 from ninfer.fast.draft.ngram.index import warm_up
@@ -28,6 +28,7 @@ from ninfer.fast.engine import FastWorker
 from ninfer.fast.memory.ledger import available_bytes, ledger, page_bytes, resolve_pages
 from ninfer.fast.ops.cache import cache_directory
 from ninfer.fast.ops.control import PAGE_TOKENS
+from ninfer.fast.prefix.limits import CacheLimits, describe, resolve_limits
 from ninfer.fast.program.program import Program, ProgramOptions
 from ninfer.model.config import TextConfig, check_mtp_config, parse_text_config
 from ninfer.prompt import Tokenizer
@@ -67,14 +68,19 @@ def open_worker(
             program = Program(artifact, config, options, report)
             program.warm_up()
             speculation = open_speculation(settings.draft, program, tokenizer.special_ids)
+    limits = cache_limits(settings, options.prefill_chunk)
     publish(LogRecord("info", ledger(program, total)))
+    publish(LogRecord("info", describe(limits)))
     return FastWorker(
         program,
         tokenizer.token_bytes,
         publish,
         settings.queue_limit_s,
-        resources=resources_of(program, total),
+        resources=resources_of(program, total, limits),
         speculation=speculation,
+        limits=limits,
+        page_bytes=page_bytes(config, options.kv_format, options.mtp),
+        report_scheduling=settings.report_scheduling,
     )
 
 
@@ -106,7 +112,7 @@ def open_speculation(
     return Speculation(program, draft, program.mtp, special)
 
 
-def resources_of(program: Program, weight_bytes: int) -> EngineResources:
+def resources_of(program: Program, weight_bytes: int, limits: CacheLimits) -> EngineResources:
     """What ``program`` holds, for the request log."""
     options = program.options
     return EngineResources(
@@ -124,6 +130,8 @@ def resources_of(program: Program, weight_bytes: int) -> EngineResources:
         weight_bytes=weight_bytes,
         workspace_bytes=program.workspace_bytes,
         available_bytes=available_bytes(),
+        snapshot_slots=limits.snapshot_slots,
+        prefix_cache="hybrid" if limits.reuse else None,
     )
 
 
@@ -140,18 +148,25 @@ def resolve_options(settings: EngineSettings, config: TextConfig, vocabulary: in
             f"{pages * 64} tokens cannot hold one request of --max-context {settings.max_context}",
         )
     chunk = -(-settings.prefill_chunk // 64) * 64
+    chunk = min(chunk, -(-settings.max_context // 64) * 64)
     return ProgramOptions(
         lanes=settings.lanes,
         max_context=settings.max_context,
         pages=pages,
         kv_format=settings.kv_format,
-        prefill_chunk=min(chunk, -(-settings.max_context // 64) * 64),
+        prefill_chunk=chunk,
+        snapshot_slots=cache_limits(settings, chunk).snapshot_slots,
         threads=settings.threads or len(os.sched_getaffinity(0)),
         vocabulary=vocabulary,
         activations=check_activations(settings.activations),
         mtp=draft is not None,
         proposal_head=draft is not None and draft.proposal_head,
     )
+
+
+def cache_limits(settings: EngineSettings, chunk: int) -> CacheLimits:
+    """Sizes of the prefix cache for prefill chunks of ``chunk`` tokens."""
+    return resolve_limits(settings.cache or CacheSettings(reuse=False), settings.lanes, chunk)
 
 
 def check_activations(name: str) -> str:

@@ -11,11 +11,12 @@ import numpy as np
 
 from ninfer.engine.events import Delta, EngineEvent, Failed, Finished, LogRecord
 from ninfer.engine.requests import GenerationRequest, SamplingParameters
+from ninfer.engine.settings import CacheSettings
 from ninfer.fast.engine import FastWorker
 from ninfer.fast.memory.lanes import Lane, LaneMemory
 from ninfer.fast.memory.pages import PageOwners
 from ninfer.fast.ops.select.contract import NOT_A_NUMBER
-from ninfer.fast.prefix.limits import CacheOptions, resolve_limits
+from ninfer.fast.prefix.limits import resolve_limits
 from ninfer.fast.program.program import ProgramOptions, Row, Sampler, Tokens
 
 GREEDY = SamplingParameters(0.0, 1.0, 20, 0.0, 0.0, 0.0, 0)
@@ -199,7 +200,7 @@ class Bench:
     """A worker over a fake program on the test's own thread."""
 
     def __init__(
-        self, queue_limit_s: float | None = None, cache: CacheOptions | None = None, **sizes: int
+        self, queue_limit_s: float | None = None, cache: CacheSettings | None = None, **sizes: int
     ) -> None:
         chunk, lanes = sizes.get("chunk", 64), sizes.get("lanes", 2)
         limits = None if cache is None else resolve_limits(cache, lanes, chunk)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from ninfer.engine.events import Progress, SchedulingTransition, Started
+from ninfer.engine.settings import CacheSettings
 from ninfer.engine.statistics import EngineStatistics, HybridCache
-from ninfer.fast.prefix.limits import CacheOptions
 from tests.fast.fake_program import Bench, answer, failure, finish, generation, names, token_ids, whole_answer
 
-ON = CacheOptions(snapshot_slots=16, taps_per_request=8)
+ON = CacheSettings(snapshot_slots=16, taps_per_request=8)
 
 
 def statistics(bench: Bench) -> EngineStatistics:
@@ -92,7 +92,7 @@ def test_another_token_at_the_start_shares_nothing() -> None:
 
 @pytest.mark.clause_early("OPT-065")
 def test_without_reuse_nothing_is_read_or_left() -> None:
-    bench = Bench(cache=CacheOptions(reuse=False))
+    bench = Bench(cache=CacheSettings(reuse=False))
     for name in ("a", "b"):
         ask(bench, name, text(1, 300))
         bench.run()
@@ -116,7 +116,7 @@ def test_what_finished_requests_leave_counts_as_used() -> None:
 
 @pytest.mark.clause_early("CACHE-011", "START-009")
 def test_a_shared_beginning_lies_in_the_pool_once() -> None:
-    bench = Bench(cache=CacheOptions(True, 16, 8, tap_ladder=128, tap_min_gap=1), pages=64, max_context=2048)
+    bench = Bench(cache=CacheSettings(True, 16, 8, tap_ladder=128, tap_min_gap=1), pages=64, max_context=2048)
     shared = text(1, 640)
     ask(bench, "a", [*shared, *text(2, 70)])
     bench.run()
@@ -228,7 +228,7 @@ def test_retained_prefixes_go_before_anybody_is_paused() -> None:
 @pytest.mark.clause_early("SCHED-010", "CACHE-002", "CACHE-004", "JLOG-064")
 @pytest.mark.parametrize("reuse", [True, False])
 def test_a_younger_request_is_paused_for_an_older_one_and_loses_nothing(reuse: bool) -> None:
-    options = ON if reuse else CacheOptions(reuse=False)
+    options = ON if reuse else CacheSettings(reuse=False)
     bench = Bench(cache=options, lanes=2, pages=9)
     ask(bench, "old", text(1, 60), 400)
     ask(bench, "young", text(2, 60), 300)
@@ -352,7 +352,7 @@ def play(seed: int, requests: int) -> EngineStatistics:
     """
     random = np.random.default_rng(seed)
     lanes, pages = int(random.integers(1, 5)), int(random.integers(8, 40))
-    options = CacheOptions(
+    options = CacheSettings(
         reuse=bool(random.random() < 0.9),
         snapshot_slots=int(random.integers(1, 12)),
         taps_per_request=int(random.integers(0, 6)),

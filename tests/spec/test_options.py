@@ -105,6 +105,8 @@ SERVE_WORKS = {
     "--ngram-min-match",
     "--log-colours", "--log-stats-interval-ms", "--log-stats-panel", "--request-log-jsonl",
     "--request-log-max-mib", "--request-log-keep",
+    "--no-prefix-reuse", "--device-snapshot-slots", "--cache-taps-per-request", "--cache-tap-ladder",
+    "--cache-tap-min-gap",
 }  # fmt: skip
 
 BENCH_WORKS = {

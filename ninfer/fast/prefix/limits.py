@@ -6,17 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ninfer import spec
-
-
-@dataclass(frozen=True, slots=True)
-class CacheOptions:
-    """What the command line says; None follows from the rest. ``reuse`` False: nothing is read or written."""
-
-    reuse: bool = True
-    snapshot_slots: int | None = None
-    taps_per_request: int | None = None
-    tap_ladder: int | None = None
-    tap_min_gap: int | None = None
+from ninfer.engine.settings import CacheSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +21,7 @@ class CacheLimits:
     chunk: int
 
 
-def resolve_limits(options: CacheOptions, lanes: int, chunk: int, host_tier: bool = False) -> CacheLimits:
+def resolve_limits(settings: CacheSettings, lanes: int, chunk: int, host_tier: bool = False) -> CacheLimits:
     """The sizes of a server with ``lanes`` lanes and prefill chunks of ``chunk`` tokens (rounded to 64)."""
     defaults = spec.document("cache")["defaults"]
     tier = "with_host" if host_tier else "without_host"
@@ -42,12 +32,23 @@ def resolve_limits(options: CacheOptions, lanes: int, chunk: int, host_tier: boo
     def of_chunk(row: Any) -> int:
         return max(int(row["minimum"]), int(row["chunks"]) * chunk)
 
-    slots = given(options.snapshot_slots, lanes + defaults["snapshot_slots_beyond_lanes"][tier])
+    slots = given(settings.snapshot_slots, lanes + defaults["snapshot_slots_beyond_lanes"][tier])
     return CacheLimits(
-        reuse=options.reuse,
-        snapshot_slots=slots if options.reuse else 0,
-        taps_per_request=given(options.taps_per_request, defaults["taps_per_request"][tier]),
-        tap_ladder=given(options.tap_ladder, of_chunk(defaults["tap_ladder"])),
-        tap_min_gap=given(options.tap_min_gap, of_chunk(defaults["tap_min_gap"])),
+        reuse=settings.reuse,
+        snapshot_slots=slots if settings.reuse else 0,
+        taps_per_request=given(settings.taps_per_request, defaults["taps_per_request"][tier]),
+        tap_ladder=given(settings.tap_ladder, of_chunk(defaults["tap_ladder"])),
+        tap_min_gap=given(settings.tap_min_gap, of_chunk(defaults["tap_min_gap"])),
         chunk=chunk,
+    )
+
+
+def describe(limits: CacheLimits) -> str:
+    """The line of the start-up log."""
+    if not limits.reuse:
+        return "prefix_cache off"
+    return (
+        f"prefix_cache hybrid snapshot_slots={limits.snapshot_slots} "
+        f"taps_per_request={limits.taps_per_request} tap_ladder={limits.tap_ladder} "
+        f"tap_min_gap={limits.tap_min_gap}"
     )
