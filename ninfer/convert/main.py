@@ -49,6 +49,7 @@ def _convert(options: ParsedOptions) -> None:
         chat_template=None if template is None else Path(template),
         max_file_bytes=options["max_file_bytes"],
         rows_per_chunk=options["rows_per_chunk"],
+        proposal_rows=options["proposal_rows"],
         progress=Progress(sys.stderr, time.monotonic),
         note=lambda line: print(f"{PROGRAM}: {line}", file=sys.stderr),
     )

@@ -28,8 +28,9 @@ from ninfer.artifact.contract import object_id
 from ninfer.convert.architecture import Architecture, read_architecture
 from ninfer.convert.checkpoint import Checkpoint
 from ninfer.convert.layout import EMBEDDING, HEAD, Parent, plan_parents
+from ninfer.convert.proposal import Tokens, proposal_ids, with_proposal, write_proposal
 from ninfer.convert.recipe import Recipe, load_recipe
-from ninfer.convert.resources import Resources, text_resources
+from ninfer.convert.resources import TOKENIZER, Resources, text_resources
 from ninfer.convert.sources import Source, has_mtp, joined, left_out_components, locate
 from ninfer.errors import ArtifactError, CheckpointError
 from ninfer.model.parameters import mtp_parameters, text_parameters
@@ -59,14 +60,15 @@ def convert(
     chat_template: Path | None = None,
     max_file_bytes: int | None = None,
     rows_per_chunk: int = ROWS_PER_CHUNK,
+    proposal_rows: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     note: Callable[[str], None] = lambda line: None,
 ) -> Conversion:
     """Convert a Hugging Face checkpoint directory into ``out``, which must not exist.
 
-    ``recipe`` is a name of ``spec/convert.yaml``; ``name`` becomes ``metadata.name`` (the directory's
-    name without it); ``progress`` hears (payload bytes written, in all), ``note`` each line the user
-    should see, before writing.
+    ``recipe`` is a name of ``spec/convert.yaml``; ``name`` becomes ``metadata.name`` (the directory's name
+    without it); ``proposal_rows`` adds a proposal head of so many rows; ``progress`` hears (payload bytes
+    written, in all), ``note`` each line the user should see, before writing.
     Errors: ``CheckpointError`` naming the file, config member or tensor; ``ArtifactError`` for ``out``.
     """
     if out.exists():
@@ -77,6 +79,7 @@ def convert(
         chosen = load_recipe(recipe, architecture.text)
         sources = locate(source, architecture.text, with_mtp)
         resources = text_resources(source, architecture.text.vocab, chat_template)
+        proposal = None if proposal_rows is None else _proposal(resources, proposal_rows, with_mtp)
         left_out = left_out_components(source.tensors)
         notes = (*_notes(architecture, with_mtp, left_out), *resources.notes)
         for line in notes:
@@ -89,12 +92,23 @@ def convert(
             metadata={"name": name or checkpoint.resolve().name, **(metadata or {})},
             provenance=_provenance(checkpoint, chosen, notes, left_out),
         )
+        if proposal is not None:
+            plan = with_proposal(plan, len(proposal), architecture.text.hidden)
         with ArtifactWriter(out, plan, max_file_bytes=max_file_bytes, progress=progress) as writer:
-            for planned, parent in zip(plan.tensors, parents, strict=True):
+            for planned, parent in zip(plan.tensors, parents, strict=False):
                 values = joined(sources[member.name] for member in parent.members)
                 _write(writer, planned.id, source, values, parent, rows_per_chunk)
+            if proposal is not None:
+                head = sources[EMBEDDING if architecture.text.tied else HEAD]
+                write_proposal(writer, proposal, head, source, rows_per_chunk)
             writer.publish()
         return Conversion(out, sum(parent.elements for parent in parents), writer.total_bytes, notes)
+
+
+def _proposal(resources: Resources, rows: int, with_mtp: bool) -> Tokens:
+    if not with_mtp:
+        raise CheckpointError("--proposal-rows: the checkpoint has no drafter to propose with")
+    return proposal_ids(resources.files[TOKENIZER], rows)
 
 
 def build_plan(

@@ -102,7 +102,7 @@ SERVE_WORKS = {
     "--usage-chunk-choice",
     "--response-store-max-records", "--response-store-max-mib", "--tolerant-tool-calls",
     "--spec", "--draft-tokens", "--adaptive-mtp", "--lookup-ngram", "--ngram-draft-tokens",
-    "--ngram-min-match",
+    "--ngram-min-match", "--lm-head-draft",
     "--log-colours", "--log-stats-interval-ms", "--log-stats-panel", "--request-log-jsonl",
     "--request-log-max-mib", "--request-log-keep",
     "--no-prefix-reuse", "--device-snapshot-slots", "--cache-taps-per-request", "--cache-tap-ladder",
@@ -113,7 +113,7 @@ BENCH_WORKS = {
     "ARTIFACT", "--corpus", "-p", "-n", "-pg", "-r", "--warmup", "--concurrency", "--max-ctx",
     "--prefill-chunk", "--kv-dtype", "--cpu-activations", "-o", "--output-file", "--help", "--version",
     "--spec", "--draft-tokens", "--adaptive-mtp", "--lookup-ngram", "--ngram-draft-tokens",
-    "--ngram-min-match",
+    "--ngram-min-match", "--lm-head-draft",
 }  # fmt: skip
 
 

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from ninfer.artifact import Artifact
+from ninfer.convert import convert
 from ninfer.engine.requests import SamplingParameters
+from ninfer.errors import OptionError
 from ninfer.fast.program.mtp import mtp_layer
 from ninfer.fast.program.mtp_lanes import Wish
 from ninfer.fast.program.program import Lane, Program, Sampler
@@ -22,7 +24,7 @@ from ninfer.reference.weights import load_mtp, load_text
 from ninfer.sampling.draw import select_token
 from tests.fast.program.models import read_config
 from tests.fast.program.test_program import GREEDY, opened, prompt, sampler, taken_in
-from tests.support.nano import VOCABULARY
+from tests.support.nano import VOCABULARY, nano_checkpoint
 
 Artifacts = Callable[..., Path]
 SAMPLED = SamplingParameters(1.0, 0.9, 20, 0.0, 1.5, 0.4, 77)
@@ -135,3 +137,40 @@ def test_logits_that_are_no_numbers_end_a_draft(artifact: Artifacts) -> None:
         program.mtp.last_row(lane)[:] = np.nan
         program.mtp.begin(lane, 3)
         assert program.mtp.draft([Wish(lane, sampler(), 3)])[0].tolist() == []
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_a_proposal_head_drafts_among_its_own_ids(tmp_path: Path, sampling: SamplingParameters) -> None:
+    """As the full head would with every other id masked; its rows keep their values here."""
+    checkpoint = nano_checkpoint(tmp_path / "checkpoint")
+    convert(checkpoint, tmp_path / "nano.ninfer", "bf16", proposal_rows=200)
+    oracle = Oracle(tmp_path / "nano.ninfer")
+    with Artifact.open(tmp_path / "nano.ninfer") as artifact:
+        ids = artifact.parameter("proposal/token_ids")
+        rows = torch.from_numpy(artifact.parameter("proposal/head").astype(np.float64))
+    with opened(tmp_path / "nano.ninfer", mtp=True, proposal_head=True) as program:
+        assert program.mtp is not None
+        tokens = prompt(5, 90)
+        lane, row = taken_in(program, tokens, 300)
+        counts = np.zeros(VOCABULARY, np.int32)
+        text = [*tokens.tolist(), program.first(lane, row, Sampler(sampling, counts))]
+        counts[text[-1]] += 1
+        program.mtp.begin(lane, text[-1])
+        (found,) = program.mtp.draft([Wish(lane, Sampler(sampling, counts), 6)])
+
+        def logits(hidden: torch.Tensor) -> torch.Tensor:
+            full = torch.full((len(hidden), VOCABULARY), -torch.inf, dtype=torch.float64)
+            full[:, ids] = hidden @ rows.T
+            return full
+
+        oracle.head.logits = logits  # type: ignore[method-assign]
+        assert found.tolist() == oracle.drafts(text, 6, sampling, 1)
+        assert set(found.tolist()) <= set(ids.tolist())
+
+
+def test_a_missing_proposal_head_is_named(artifact: Artifacts) -> None:
+    with (
+        pytest.raises(OptionError, match="--lm-head-draft: the artifact has no proposal head"),
+        opened(artifact("dense", mtp=True), mtp=True, proposal_head=True),
+    ):
+        pass
