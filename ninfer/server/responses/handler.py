@@ -35,7 +35,8 @@ async def create_response(request: Request) -> None:
             prepared = exchange.prepared
             answer = Answer(prepared.id, prepared.request, prepared.generation.sampling, services.responses)
             if prepared.request.stream:
-                await stream(request, exchange, StreamedResponse(answer))
+                unkept = exchange.observation.response_failed
+                await stream(request, exchange, StreamedResponse(answer, unkept))
                 return
             body = answer.whole(await collected(exchange))
             await send_whole(request, HTTPResponse(body, content_type="application/json"), services.limits)

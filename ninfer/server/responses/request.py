@@ -80,6 +80,8 @@ def read_responses_request(values: Mapping[str, Any], store: ResponseStore) -> R
                 max_tokens=body.integer("max_output_tokens", 0, most["max_output_tokens"]),
             ),
             tools.fields.callable,
+            tools.choice,
+            semantic_change=parent is not None and preserve != parent.preserve_thinking,
         ),
         stream=body.boolean("stream") or False,
         store=body.boolean("store") is not False,

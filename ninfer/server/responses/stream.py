@@ -6,7 +6,7 @@ Owns what each event of the table holds and the numbers that join them; which ma
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -24,10 +24,14 @@ _PARTS: dict[Channel, str] = {"reasoning": "reasoning_text", "content": "output_
 
 
 class StreamedResponse:
-    """Makes the events of one stream, numbered from 0."""
+    """Makes the events of one stream, numbered from 0.
 
-    def __init__(self, answer: Answer) -> None:
+    ``unkept`` hears of a finished Response that could not be kept, which is a failure to its reader.
+    """
+
+    def __init__(self, answer: Answer, unkept: Callable[[], None] = lambda: None) -> None:
         self._answer = answer
+        self._unkept = unkept
         self._output = answer.output
         self._order = StreamOrder()
         self._number = 0
@@ -110,6 +114,7 @@ class StreamedResponse:
         try:
             body = self._answer.settle(ended)
         except RequestError as error:  # the events so far are on their way: this is one of them
+            self._unkept()
             yield from self.failed(wire_error(error))
             return
         event = "completed" if ended.reason in ("stop", "tool_calls") else "incomplete"

@@ -24,11 +24,12 @@ _UNSUPPORTED = "unsupported_value"
 class ResponsesTools:
     """``functions``: namespace and name of each function by the model's name for it.
 
-    ``echo`` are the members of the Response object that repeat the request.
+    ``choice`` is the kind of choice that the body makes; ``echo`` are the members of the Response object that repeat the request.
     """
 
     fields: ToolFields
     functions: Mapping[str, tuple[str | None, str]]
+    choice: str | None
     echo: Mapping[str, Any]
 
 
@@ -56,6 +57,7 @@ def read_tools(body: Members) -> ResponsesTools:
     return ResponsesTools(
         permitted(reader.declarations, choice),
         reader.functions,
+        None if body.value("tool_choice") is None else kind,
         {
             "parallel_tool_calls": parallel,
             "tool_choice": "auto" if body.value("tool_choice") is None else body.value("tool_choice"),
