@@ -24,7 +24,8 @@ _UNSUPPORTED = "unsupported_value"
 class ResponsesTools:
     """``functions``: namespace and name of each function by the model's name for it.
 
-    ``choice`` is the kind of choice that the body makes; ``echo`` are the members of the Response object that repeat the request.
+    ``choice`` is the kind of choice that the body makes; ``echo`` are the members of the Response object that
+    repeat the request.
     """
 
     fields: ToolFields
