@@ -24,11 +24,12 @@ _EVENT_STREAM = "text/event-stream"
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A server and the name of its model; ``log`` reads what a server of ours said so far."""
+    """A server and the name of its model; of a server of ours also what it said so far and its process."""
 
     client: Client
     model: str
     log: Callable[[], str] | None = None
+    pid: int | None = None
 
 
 # The world of a scripted server with these options.

@@ -78,7 +78,7 @@ def scripted(scripted_servers: Callable[[tuple[str, ...]], Server]) -> ScriptedW
             headers = {} if key is None else {"authorization": f"Bearer {key}"}
             server = scripted_servers(options)
             model = _world(server.base_url, headers).model
-            worlds[options] = World(Client(server.base_url), model, lambda: server.log)
+            worlds[options] = World(Client(server.base_url), model, lambda: server.log, server.process.pid)
         return worlds[options]
 
     return get
