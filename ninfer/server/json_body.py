@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import jiter
 
+from ninfer import spec
 from ninfer.errors import RequestError
 
 
@@ -36,8 +38,9 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 def read_object(text: bytes) -> dict[str, Any]:
     """The members of one JSON object in received order. Errors: ``NotAnObject``."""
-    if not text.strip():
+    if not text or text.isspace():
         raise NotAnObject("it is empty; a JSON object is expected")
+    _check_size(text)
     try:
         value = jiter.from_json(text, catch_duplicate_keys=True, allow_inf_nan=False)
     except ValueError as error:
@@ -46,7 +49,9 @@ def read_object(text: bytes) -> dict[str, Any]:
         raise NotAnObject("it is nested too deeply") from error
     if not isinstance(value, dict):
         raise NotAnObject(f"it is {json_type(value)}; a JSON object is expected")
-    _check_numbers(value)
+    if not _all_have_floats(value):
+        path = next(_paths_without_float(value))
+        raise NotAnObject(f"the number at {path} is out of range", path)
     return value
 
 
@@ -70,7 +75,32 @@ def member_path(parent: str, key: str | int) -> str:
     return f"{parent}.{key}" if parent else key
 
 
-def _check_numbers(root: dict[str, Any]) -> None:
+def _check_size(text: bytes) -> None:
+    """Refuse a body that would become more Python objects than memory should hold.
+
+    An empty array of three bytes takes twenty times that much as a value. Commas and brackets inside strings
+    count too, which matters to no real text: the limit is far beyond any context.
+    """
+    most: int = spec.document("http/transport")["max_json_values"]
+    if len(text) > most and text.count(b",") + text.count(b"[") + text.count(b"{") > most:
+        raise NotAnObject(f"it holds more than {most} values")
+
+
+def _all_have_floats(root: dict[str, Any]) -> bool:
+    pending: list[Any] = [root]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            pending.extend(value.values())
+        elif isinstance(value, list):
+            pending.extend(value)
+        elif isinstance(value, int | float) and not _has_float(value):
+            return False
+    return True
+
+
+def _paths_without_float(root: dict[str, Any]) -> Iterator[str]:
+    """Where the numbers stand that have none, the last first."""
     pending: list[tuple[str, Any]] = [("", root)]
     while pending:
         path, value = pending.pop()
@@ -79,7 +109,7 @@ def _check_numbers(root: dict[str, Any]) -> None:
         elif isinstance(value, list):
             pending.extend((member_path(path, index), item) for index, item in enumerate(value))
         elif isinstance(value, int | float) and not _has_float(value):
-            raise NotAnObject(f"the number at {path} is out of range", path)
+            yield path
 
 
 def _has_float(value: float) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from typing import Any
 
 import pytest
@@ -72,6 +74,7 @@ def deep(levels: int) -> bytes:
         pytest.param(b'{"a":"\x01"}', "control character", id="raw-control-character"),
         pytest.param(b"\xef\xbb\xbf{}", "column 1", id="byte-order-mark"),
         pytest.param('{"a":1}'.encode("utf-16"), "column 1", id="utf-16"),
+        pytest.param(b'{"a":[' + b"[]," * 2_000_000 + b"[]]}", "more than 2000000 values", id="countless"),
         pytest.param(deep(1000), "recursion limit", id="deep"),
         pytest.param(deep(200_000), "recursion limit", id="very-deep"),
     ],
@@ -81,6 +84,23 @@ def test_everything_else_is_refused_by_name(body: bytes, named: str) -> None:
         parse_object(body)
     assert caught.value.code == "invalid_json"
     assert named in caught.value.message
+
+
+def test_large_bodies_are_judged_fast() -> None:
+    """Case B28 of the public reports: deep or countless values cost no more than reading their bytes."""
+    for body in (
+        deep(5_000_000),
+        b'{"a":[' + b"{}," * 5_000_000 + b"{}]}",
+        b'{"a":"' + b"x" * 50_000_000 + b'"}',
+    ):
+        began = time.process_time()
+        with contextlib.suppress(RequestError):
+            parse_object(body)
+        assert time.process_time() - began < 1
+
+
+def test_commas_in_ordinary_text_are_no_values() -> None:
+    assert parse_object(b'{"a":"' + b"well, " * 1_000_000 + b'"}')["a"].startswith("well")
 
 
 def test_deep_but_reasonable_nesting_is_read() -> None:

@@ -168,8 +168,9 @@ async def preparing(
     services: Services = request.app.ctx.services
     slot = capacity.take()
     try:
-        body = await read_body(request, services.max_request_bytes, services.limits)
-        yield await services.in_thread(slot, lambda: work(parse_object(body)))
+        # Nobody keeps the bytes: they would be held as long as the answer takes.
+        body = [await read_body(request, services.max_request_bytes, services.limits)]
+        yield await services.in_thread(slot, lambda: work(parse_object(body.pop())))
     finally:
         slot.release()
 
