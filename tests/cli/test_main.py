@@ -146,7 +146,7 @@ def test_a_wrong_file_is_named(
 
 def test_a_prompt_that_is_too_long(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
     assert run("--prompt", "1" * 200, "--max-context", "64") == 1
-    assert "64 tokens" in capfd.readouterr().err
+    assert "> 64 maximum" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 
@@ -22,42 +23,45 @@ from ninfer.engine.interface import EventSink
 from ninfer.engine.outlet import Outlet
 from ninfer.engine.requests import GenerationRequest
 from ninfer.engine.settings import EngineSettings
-from ninfer.fast.program.program import Program
-from ninfer.fast.start import open_worker
+from ninfer.fast import start
+from ninfer.fast.memory.lanes import Lane
+from ninfer.fast.program.program import Program, Row, Tokens
+from ninfer.fast.program.verify import Block
 from tests.server.conftest import MODEL
 from tests.server.inprocess import serving_host
 
 HELD_S = 60.0
 
 
-class ProbedProgram:
+class ProbedProgram(Program):
     """A program whose units pass a gate (``going``) and a hook (``before``, given the unit's kind).
 
     The hook may sleep or raise; ``units`` has the kind and the rows of each unit that ran.
     """
 
-    def __init__(self, program: Program) -> None:
-        self._program = program
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.going = threading.Event()
         self.going.set()
         self.before: Callable[[str], None] = lambda kind: None
         self.units: list[tuple[str, int]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._program, name)
 
     @property
     def rounds(self) -> list[int]:
         """Rows of each round."""
         return [rows for kind, rows in self.units if kind == "round"]
 
-    def prefill(self, *arguments: Any) -> Any:
+    def prefill(self, lane: Lane, tokens: Tokens, axes: Tokens) -> Any:
         self._enter("prefill", 1)
-        return self._program.prefill(*arguments)
+        return super().prefill(lane, tokens, axes)
 
-    def round(self, rows: Sequence[Any]) -> list[int]:
+    def round(self, rows: Sequence[Row]) -> list[int]:
         self._enter("round", len(rows))
-        return self._program.round(rows)
+        return super().round(rows)
+
+    def verify(self, blocks: Sequence[Block]) -> list[Tokens]:
+        self._enter("round", len(blocks))
+        return super().verify(blocks)
 
     def _enter(self, kind: str, rows: int) -> None:
         assert self.going.wait(HELD_S), "a test held the engine and left it"
@@ -77,10 +81,11 @@ class FastHost(InProcessHost):
         self._endless = endless
         self.submitted = 0
         self.published: list[EngineEvent] = []
-        worker = open_worker(settings, lambda loaded, total: None, self._publish)
-        self.program = ProbedProgram(worker._program)
-        worker._program = self.program  # type: ignore[assignment]
-        self._worker = worker  # type: ignore[assignment]
+        with patch.object(start, "Program", ProbedProgram):
+            worker = start.open_worker(settings, lambda loaded, total: None, self._publish)
+        assert isinstance(worker._program, ProbedProgram)
+        self.program = worker._program
+        self._worker = worker
         self._thread = threading.Thread(target=self._run, name="ninfer-engine", daemon=True)
         self._thread.start()
 
