@@ -244,7 +244,8 @@ def _scheduling(work: RequestWork) -> Members:
 
 def _tool_call_parse(parse: ToolParse) -> Members:
     members = asdict(parse)
-    return {**members, "schema_mismatch_arguments": members.pop("schema_mismatches")}
+    members["schema_mismatch_arguments"] = members.pop("schema_mismatches")
+    return members
 
 
 def _speculative(draft: DraftUsage | None) -> Members:
