@@ -10,7 +10,7 @@ import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from sanic.request import Request
@@ -42,7 +42,7 @@ class Ask:
 
     ``callable_tools`` are those whose calls are read out of the answer; empty: markup is text.
     ``tool_choice`` is the kind of choice that the body makes and ``semantic_change`` a Responses child's new
-    ``preserve_thinking``: both for the request log only.
+    ``preserve_thinking``, ``inherits_preservation`` that it named none: for the request log only.
     """
 
     conversation: Conversation
@@ -50,6 +50,7 @@ class Ask:
     callable_tools: tuple[Tool, ...] = ()
     tool_choice: str | None = None
     semantic_change: bool = False
+    inherits_preservation: bool = False
 
 
 class Asking(Protocol):
@@ -194,15 +195,10 @@ def prepare(
 
 def _shape(path: str, asked: Asking) -> RequestShape:
     ask = asked.ask
-    return shape_of(
-        path,
-        asked.model,
-        asked.stream,
-        ask.conversation,
-        ask.fields,
-        ask.tool_choice,
-        ask.semantic_change,
-    )
+    shape = shape_of(path, asked.model, asked.stream, ask.conversation, ask.fields)
+    if ask.inherits_preservation:
+        shape = replace(shape, preserve_thinking=None)
+    return replace(shape, tool_choice=ask.tool_choice, semantic_change=ask.semantic_change)
 
 
 def _record(observation: RequestObservation, prepared: Prepared[R]) -> PreparedRequest:

@@ -59,6 +59,7 @@ def read_chat_request(values: Mapping[str, Any]) -> ChatRequest:
                 ignore_stop_tokens=body.boolean("ignore_eos") or False,
             ),
             tools.callable,
+            tools.choice,
         ),
         stream=stream,
         include_usage=bool(options and options.boolean("include_usage")),

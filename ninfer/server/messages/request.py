@@ -58,7 +58,7 @@ def read_messages_request(values: Mapping[str, Any]) -> MessagesRequest:
     )
     return MessagesRequest(
         model=prompt.model,
-        ask=Ask(prompt.conversation, fields, prompt.tools.callable),
+        ask=Ask(prompt.conversation, fields, prompt.tools.callable, prompt.tools.choice),
         stream=body.boolean("stream") or False,
         omitted=prompt.thinking.omitted,
     )

@@ -23,10 +23,8 @@ def shape_of(
     stream: bool,
     conversation: Conversation,
     fields: GenerationFields,
-    tool_choice: str | None = None,
-    semantic_change: bool = False,
 ) -> RequestShape:
-    """The shape of a request that came on ``path``."""
+    """The shape of a request that came on ``path``, without what only its adapter knows."""
     messages = conversation.messages
     return RequestShape(
         protocol=_PROTOCOLS[path.rstrip("/").rpartition("/")[2]],
@@ -35,10 +33,8 @@ def shape_of(
         messages=len(messages),
         media_items=sum(isinstance(part, MediaPart) for message in messages for part in message.parts),
         tools=len(conversation.tools),
-        tool_choice=tool_choice,
         tool_history=any(message.tool_calls or message.role == "tool" for message in messages),
         max_tokens=fields.max_tokens,
         reasoning_effort=conversation.options.reasoning_effort,
         preserve_thinking=conversation.options.preserve_thinking,
-        semantic_change=semantic_change,
     )

@@ -64,7 +64,8 @@ def read_responses_request(values: Mapping[str, Any], store: ResponseStore) -> R
     require_unique_ids(history)
     if not items and not holds_user_message(history):
         raise body.missing("input") if not body.has("input") else body.invalid("input", "must not be empty")
-    preserve = _preserve_thinking(body, parent)
+    own = _preserve_thinking(body)
+    preserve = parent.preserve_thinking if own is None and parent is not None else own
     most = spec.document("http/responses")["limits"]
     return ResponsesRequest(
         model=model,
@@ -82,6 +83,7 @@ def read_responses_request(values: Mapping[str, Any], store: ResponseStore) -> R
             tools.fields.callable,
             tools.choice,
             semantic_change=parent is not None and preserve != parent.preserve_thinking,
+            inherits_preservation=own is None,
         ),
         stream=body.boolean("stream") or False,
         store=body.boolean("store") is not False,
@@ -120,13 +122,13 @@ def _instructions(body: Members) -> tuple[Message, ...]:
     return () if text is None else (Message("developer", (TextPart(text),)),)
 
 
-def _preserve_thinking(body: Members, parent: StoredResponse | None) -> bool | None:
-    """The request's own choice, else that of the Response it continues; None leaves it to the server."""
+def _preserve_thinking(body: Members) -> bool | None:
+    """The request's own choice; None leaves it to the Response it continues, and then to the server."""
     kwargs = body.child("chat_template_kwargs")
     for chosen in (body.boolean("preserve_thinking"), kwargs and kwargs.value("preserve_thinking")):
         if isinstance(chosen, bool):
             return chosen
-    return parent.preserve_thinking if parent is not None else None
+    return None
 
 
 def _template_options(body: Members, preserve: bool | None) -> TemplateOptions:

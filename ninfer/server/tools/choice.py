@@ -18,10 +18,14 @@ Names = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class ToolFields:
-    """``declared`` stand in the prompt; ``callable`` are those whose calls are read out of the answer."""
+    """``declared`` stand in the prompt; ``callable`` are those whose calls are read out of the answer.
+
+    ``choice`` is None without tools.
+    """
 
     declared: tuple[Tool, ...] = ()
     callable: tuple[Tool, ...] = ()
+    choice: ChoiceKind | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +60,17 @@ def permitted(declarations: Declarations, choice: ToolChoice) -> ToolFields:
         )
     if declarations.strict_at is not None:
         raise _lacking(declarations.strict_at, "enforced arguments (strict true)")
-    if not tools or choice.kind == "none":
-        return ToolFields(tools)
+    if not tools:
+        return ToolFields()
+    if choice.kind == "none":
+        return ToolFields(tools, choice="none")
     if choice.kind != "auto":
         raise _lacking(choice.at, "forced or selected tool calls")
     if choice.single_at is not None:
         raise _lacking(choice.single_at, "a limit on the number of tool calls")
     if choice.constraints_at is not None:
         raise _lacking(choice.constraints_at, 'constrained tool calls ("basic"; "auto" generates freely)')
-    return ToolFields(tools, tools)
+    return ToolFields(tools, tools, choice.kind)
 
 
 def _lacking(path: str, lacking: str) -> RequestError:

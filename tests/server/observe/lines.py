@@ -54,6 +54,11 @@ class Log:
         found = parse(data[: data.rfind(b"\n") + 1])
         return [line for line in found if event is None or line["event"] == event]
 
+    @property
+    def events(self) -> list[str]:
+        """Names of all events but intervals, in order."""
+        return [line["event"] for line in self.lines() if line["event"] != "throughput"]
+
     def wait(self, event: str, count: int = 1, timeout_s: float = 20.0) -> list[Line]:
         """The lines of ``event`` once there are ``count``."""
 

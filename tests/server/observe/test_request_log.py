@@ -31,7 +31,7 @@ def test_events_stand_in_the_file_as_they_happen(nano: Path, log: Log) -> None:
         log.wait("request_done")
         client.chat(max_tokens=2)
         log.done(2)
-    assert [line["event"] for line in log.lines()][:3] == ["server_start", "request_start", "request_done"]
+    assert log.events[:3] == ["server_start", "request_start", "request_done"]
     assert all(line["artifact_type"] == "ninfer_serve_request_log" for line in log.lines())
     assert {line["schema_version"] for line in log.lines()} == {26}
 
@@ -164,7 +164,7 @@ def test_a_prompt_that_is_refused(nano: Path, log: Log) -> None:
     assert rejected[0]["request"]["message_count"] == 1
     assert rejected[0]["request"]["media_item_count"] == 0
     assert rejected[0]["request"]["requested_reasoning_effort"] is None
-    assert [line["event"] for line in log.lines()] == ["server_start", *["request_rejected"] * 3]
+    assert log.events == ["server_start", *["request_rejected"] * 3]
 
 
 @pytest.mark.clause("JLOG-040")
@@ -183,7 +183,7 @@ def test_what_never_reaches_preparation_leaves_no_line(nano: Path, log: Log) -> 
         assert log.done()[0]["request"]["request_id"] == 1
     for answer in answers:
         assert "x-request-id" in answer.headers or "request-id" in answer.headers
-    assert [line["event"] for line in log.lines()] == ["server_start", "request_start", "request_done"]
+    assert log.events == ["server_start", "request_start", "request_done"]
 
 
 @pytest.mark.clause("JLOG-056", "JLOG-065", "JLOG-068", "JLOG-069")
@@ -280,7 +280,7 @@ def test_a_failure_after_the_outcome_adds_no_terminal(nano: Path, log: Log) -> N
         assert responses(client).error["code"] == "response_store_capacity_exceeded"
         log.done()
         text = client.get("/metrics").body.decode()
-    assert [line["event"] for line in log.lines()] == ["server_start", "request_start", "request_done"]
+    assert log.events == ["server_start", "request_start", "request_done"]
     assert "ninfer_response_failures_total 1.0" in text
     assert 'ninfer_requests_total{outcome="completed"} 1.0' in text
 

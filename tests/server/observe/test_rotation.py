@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from ninfer.engine.scripted import Play, Script, Step
+from ninfer.engine.events import Delta, Finished, RequestEvent, Started, Usage
+from ninfer.engine.requests import GenerationRequest
+from ninfer.engine.statistics import EngineResources
 from tests.server.conftest import MODEL
-from tests.server.engines import RecordingEngine
 from tests.server.inprocess import serving
 from tests.server.observe.lines import parse
 
 Serve = Callable[..., Path]
 TOKENS = 30_000  # their ids make a record of a sixth of a MiB
+
+
+class BulkEngine:
+    """Answers at once with so many tokens that have no text."""
+
+    name = "bulk"
+    resources = EngineResources()
+
+    def generate(
+        self, request: GenerationRequest, cancelled: Callable[[], bool], queue_s: float
+    ) -> Iterator[RequestEvent]:
+        yield Started(request.id, 1, 0, queue_s)
+        yield Delta(request.id, "content", "", tuple(range(TOKENS)))
+        yield Finished(request.id, "stop", Usage(1, 0, TOKENS, 0, 0.0, 0.0, 0.0))
 
 
 @pytest.fixture
@@ -25,12 +40,11 @@ def serve(nano: Path, tmp_path: Path) -> Serve:
     def serve(mib: float, *arguments: str, before: bytes = b"") -> Path:
         path = tmp_path / "x.jsonl"
         path.write_bytes(before)
-        engine = RecordingEngine(Script(default=Play((Step(text="w "),), repeat=TOKENS)))
-        options = ("--max-context", "32768", "--request-log-jsonl", str(path), *arguments)
-        with serving(nano, engine, (*MODEL, *options)) as client:
+        options = ("--request-log-jsonl", str(path), *arguments)
+        with serving(nano, BulkEngine(), (*MODEL, *options)) as client:
             logged = 0
             while logged < mib * 2**20:
-                assert client.chat(max_tokens=TOKENS).status == 200
+                assert client.chat().status == 200
                 logged += 5 * TOKENS
         return path
 
