@@ -15,7 +15,7 @@ from typing import Any
 CASES = Path(__file__).parent / "cases"
 SCHEMA = Path(__file__).parent / "cases.schema.json"
 _DEFAULT_PROTOCOL = "chat"
-# The seed of a request chooses its play.
+# The seed of a request chooses its play; the output limit where a protocol has no seed.
 _FIRST_SEED = 1000
 
 
@@ -82,7 +82,11 @@ def _case(path: Path, group: Mapping[str, Any], test: Mapping[str, Any], seed: i
 def script(cases: Iterable[Case], more: Mapping[int, Sequence[str]] | None = None) -> dict[str, Any]:
     """What the scripted engine plays: each case's tokens by its seed, ``ok`` for all else."""
     spoken = {case.seed: case.says for case in cases if case.says is not None} | dict(more or {})
-    plays = {str(seed): {"steps": list(_steps(tokens))} for seed, tokens in spoken.items()}
+    plays = {
+        name: {"steps": list(_steps(tokens))}
+        for seed, tokens in spoken.items()
+        for name in (str(seed), f"limit {seed}")
+    }
     return {"plays": plays, "default": {"steps": [{"text": "</think>\n"}, {"text": "ok"}]}}
 
 

@@ -17,7 +17,6 @@ from conformance.http.contract import document
 from conformance.http.protocols import PROTOCOLS
 from conformance.http.protocols.outcome import Outcome
 from conformance.http.schemas import check_answer
-from conformance.http.streams import payloads
 
 _EVENT_STREAM = "text/event-stream"
 
@@ -43,7 +42,7 @@ def check_case(world: World, case: Case) -> None:
         return
     body = PROTOCOLS[case.protocol].body(world.model, _named(case.ask, world.model))
     if case.seed is not None:
-        body["seed"] = case.seed
+        body = PROTOCOLS[case.protocol].playing(body, case.seed)
     if "stream" in case.ask:
         _check(world, case, body)
         return
@@ -71,7 +70,8 @@ def _check(world: World, case: Case, body: Any) -> Outcome | None:
         _check_error(case, answer)
         return None
     if answer.headers.get("content-type", "").startswith(_EVENT_STREAM):
-        events, outcome = PROTOCOLS[case.protocol].check_stream(payloads(answer.body))
+        protocol = PROTOCOLS[case.protocol]
+        events, outcome = protocol.check_stream(protocol.read_stream(answer.body))
         assert events == expect.get("events", events)
     elif case.ask is None:
         _check_document(case, answer)

@@ -46,6 +46,27 @@ def named_events(body: bytes) -> list[tuple[str, str]]:
     return events
 
 
+def named_payloads(body: bytes) -> list[Payload]:
+    """The data of each event of a stream whose events carry the ``type`` in their data as their name."""
+    text = body.decode("utf-8")
+    assert text.endswith("\n\n"), f"the stream ends inside an event: {text[-40:]!r}"
+    found: list[Payload] = []
+    for block in text.removesuffix("\n\n").split("\n\n"):
+        if block == ": " + document("http/transport")["stream_comment"]:
+            continue
+        name, _, data = block.partition("\n")
+        assert data.startswith("data: "), block
+        event = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {event['type']}", block
+        found.append(event)
+    return found
+
+
+def responses_events(stream: Sequence[Payload]) -> list[str]:
+    """The names that ``streams.yaml`` gives the payloads of a Responses stream."""
+    return [_responses_event(payload) for payload in stream]
+
+
 def chat_events(stream: Sequence[Payload]) -> list[str]:
     """The names that ``streams.yaml`` gives the payloads of a chat stream."""
     return [_chat_event(payload) for payload in stream]
@@ -95,3 +116,12 @@ def _chat_event(payload: Payload) -> str:
     (member,) = delta
     assert delta[member] != ""
     return {"reasoning_content": "reasoning", "content": "content", "tool_calls": "tool_call"}[member]
+
+
+def _responses_event(payload: Payload) -> str:
+    assert isinstance(payload, Mapping)
+    name: str = payload["type"].removeprefix("response.")
+    about = payload.get("item") or payload.get("part")
+    if about is None or name.startswith("reasoning_summary"):
+        return name
+    return f"{name}/{about['type']}"

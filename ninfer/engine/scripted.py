@@ -55,7 +55,7 @@ class Play(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``plays`` by seed, else ``default``.
+    """``plays`` by seed, or by ``limit N`` for requests whose protocol has no seed, else ``default``.
 
     ``load_s`` and ``load_error`` shape the start; ``journal`` names a file that gets each request as a line.
     """
@@ -65,6 +65,13 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     load_s: float = 0.0
     load_error: str | None = None
     journal: str | None = None
+
+    def play(self, request: GenerationRequest) -> Play:
+        """What ``request`` gets; N is its output limit."""
+        for name in (str(request.sampling.seed), f"limit {request.max_tokens}"):
+            if name in self.plays:
+                return self.plays[name]
+        return self.default
 
 
 def open_engine(
@@ -95,7 +102,7 @@ class ScriptedEngine:
         self, request: GenerationRequest, cancelled: Callable[[], bool], queue_s: float
     ) -> Iterator[RequestEvent]:
         self._record(request)
-        play = self._script.plays.get(str(request.sampling.seed), self._script.default)
+        play = self._script.play(request)
         return _Performance(request, play, cancelled, queue_s, self._clock).events()
 
     def _record(self, request: GenerationRequest) -> None:

@@ -9,5 +9,6 @@ from collections.abc import Mapping
 
 from conformance.http.protocols.chat import Chat
 from conformance.http.protocols.outcome import Protocol
+from conformance.http.protocols.responses import Responses
 
-PROTOCOLS: Mapping[str, Protocol] = {"chat": Chat()}
+PROTOCOLS: Mapping[str, Protocol] = {"chat": Chat(), "responses": Responses()}

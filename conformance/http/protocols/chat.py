@@ -7,7 +7,7 @@ from typing import Any
 
 from conformance.http.protocols.outcome import Outcome
 from conformance.http.schemas import check_schema
-from conformance.http.streams import Payload, chat_events, check_order, text_of
+from conformance.http.streams import Payload, chat_events, check_order, payloads, text_of
 
 
 class Chat:
@@ -24,8 +24,14 @@ class Chat:
         }
         return small | dict(members)
 
+    def playing(self, body: Mapping[str, Any], play: int) -> dict[str, Any]:
+        return {**body, "seed": play}
+
     def streamed(self, body: Mapping[str, Any]) -> dict[str, Any]:
         return {**body, "stream": True, "stream_options": {"include_usage": True}}
+
+    def read_stream(self, body: bytes) -> list[Payload]:
+        return payloads(body)
 
     def check_whole(self, value: Any) -> Outcome:
         check_schema("ChatCompletion", value)

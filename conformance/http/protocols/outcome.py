@@ -33,8 +33,16 @@ class Protocol(typing.Protocol):
         """A small request with ``members`` in it; deterministic unless they say otherwise."""
         ...
 
+    def playing(self, body: Mapping[str, Any], play: int) -> dict[str, Any]:
+        """``body`` for the scripted engine's play of that number."""
+        ...
+
     def streamed(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """``body`` as a stream that tells its token counts."""
+        ...
+
+    def read_stream(self, body: bytes) -> list[Payload]:
+        """What the events of a stream hold; their framing must be the protocol's."""
         ...
 
     def check_whole(self, value: Any) -> Outcome:

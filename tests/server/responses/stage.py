@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from conformance.http.client import Answer, Client
-from conformance.http.contract import document
 from conformance.http.schemas import check_answer, check_schema
-from conformance.http.streams import check_order
+from conformance.http.streams import check_order, named_payloads, responses_events
 from ninfer.engine.events import RequestEvent
 from ninfer.engine.requests import GenerationRequest
 from ninfer.engine.scripted import Play, Script, Step
@@ -107,36 +105,18 @@ def checked_events(body: bytes) -> list[dict[str, Any]]:
     for event in events:
         check_schema("ResponsesEvent", event)
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
-    check_order("responses", [label(event) for event in events])
+    check_order("responses", labels(events))
     return events
 
 
 def read_events(body: bytes) -> list[dict[str, Any]]:
-    """The data of each event, whose name must be its type; comments are left out."""
-    text = body.decode("utf-8")
-    assert text.endswith("\n\n"), f"the stream ends inside an event: {text[-40:]!r}"
-    events = []
-    for block in text.removesuffix("\n\n").split("\n\n"):
-        if block == ": " + document("http/transport")["stream_comment"]:
-            continue
-        name, data = block.split("\n")
-        event = json.loads(data.removeprefix("data: "))
-        assert name == f"event: {event['type']}"
-        events.append(event)
-    return events
-
-
-def label(event: dict[str, Any]) -> str:
-    """An event's name in ``streams.yaml``."""
-    name: str = event["type"].removeprefix("response.")
-    about = event.get("item") or event.get("part")
-    if about is None or name.startswith("reasoning_summary"):
-        return name
-    return f"{name}/{about['type']}"
+    """The data of each event; comments are left out."""
+    return [dict(event) for event in named_payloads(body) if not isinstance(event, str)]
 
 
 def labels(events: Sequence[dict[str, Any]]) -> list[str]:
-    return [label(event) for event in events]
+    """Their names in ``streams.yaml``."""
+    return responses_events(events)
 
 
 def joined(events: Sequence[dict[str, Any]], kind: str) -> str:

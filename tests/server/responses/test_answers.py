@@ -9,11 +9,13 @@ import pytest
 
 from conformance.http.client import Client
 from conformance.http.schemas import check_schema
+from ninfer import bundled
 from ninfer.engine.scripted import Step
 from ninfer.prompt import Tokenizer
 from tests.server.conftest import MODEL
 from tests.server.inprocess import serving
-from tests.server.responses.stage import THINKING, PlayingEngine, Stage
+from tests.server.responses.stage import THINKING, PlayingEngine, Stage, labels
+from tests.support.nano import nano_artifact
 
 MIRROR = ["reasoning.encrypted_content"]
 
@@ -164,3 +166,18 @@ def test_each_answer_has_its_own_ids(stage: Stage) -> None:
     answers = [stage.create() for _ in range(3)]
     ids = [item["id"] for answer in answers for item in (answer, *answer["output"])]
     assert len(set(ids)) == 9
+
+
+@pytest.mark.clause("RESP-002")
+def test_every_model_has_the_same_adapter(nano: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Dense, mixture of experts and bundled: one shape, one set of events."""
+    shapes = set()
+    for artifact in (nano, nano_artifact(tmp_path, "moe"), bundled.path()):
+        engine = PlayingEngine()
+        with serving(artifact, engine, MODEL) as client:
+            stage = Stage(client, engine, tokenizer)
+            stage.say(*THINKING)
+            response, names = stage.create(), tuple(labels(stage.stream()))
+        items = [(item["type"], *item) for item in response["output"]]
+        shapes.add((tuple(response), tuple(items), names))
+    assert len(shapes) == 1
