@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from ninfer.engine.account import Account, Stage, Work
 from ninfer.engine.events import Delta, EngineEvent, Finished, Progress, Usage
 from ninfer.fast.active import Active
-from ninfer.fast.draft.speculation import Speculation, draft_counters
+from ninfer.fast.draft.speculation import Speculation
 from ninfer.fast.program.program import Program, Row, check_drawn
 from ninfer.fast.residents import Residents
 from ninfer.fast.schedule.gaps import RoundGaps
@@ -119,7 +119,7 @@ class Units:
         unit = began, self._clock()
         seconds = self._account.launched(*unit)
         self._account.decoded([active.account for active in members if active.account], seconds)
-        self._account.draft = draft_counters(speculation.totals)
+        self._account.draft = speculation.counters
         self._gaps.note(*unit)
         failures: Failures = []
         for active, result in zip(members, results, strict=True):

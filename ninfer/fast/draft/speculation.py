@@ -7,16 +7,18 @@ answer. Requests' texts and ends are the turn's, memory and computing the progra
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from ninfer import spec
-from ninfer.engine.events import Delta, DraftUsage
+from ninfer.engine.events import Delta
 from ninfer.engine.requests import GenerationRequest
 from ninfer.engine.settings import DraftSettings
 from ninfer.engine.statistics import DraftCounters
@@ -26,7 +28,7 @@ from ninfer.fast.draft.tally import Tally
 from ninfer.fast.draft.widths import WidthChooser
 from ninfer.fast.memory.lanes import Lane
 from ninfer.fast.program.mtp_lanes import Wish
-from ninfer.fast.program.program import Program, Sampler, check_drawn
+from ninfer.fast.program.program import Program, Row, Sampler, check_drawn
 from ninfer.fast.program.verify import Block
 
 
@@ -84,6 +86,9 @@ class Proposal:
     copied: bool = False
 
 
+NO_DRAFTS = Proposal(NOTHING)
+
+
 @dataclass(frozen=True, slots=True)
 class Settled:
     """What a round did for one member: tokens committed and what may be published, or why it failed."""
@@ -124,16 +129,16 @@ class Speculation:
         self._columns = int(spec.document("speculation")["verify"]["columns"])
         self._widths = WidthChooser(settings.tokens) if settings.adaptive else None
         self._totals = self._new_tally()
-        self.trace: Callable[[RoundTrace], None] = lambda trace: None
+        self.trace: Callable[[RoundTrace], None] | None = None
 
     def open(self, request: GenerationRequest, room: int) -> RequestDraft:
         """What a request drafts from, built on the calling thread (it may be any)."""
         return RequestDraft(self._index(request, room), self._new_tally())
 
     @property
-    def totals(self) -> DraftUsage:
+    def counters(self) -> DraftCounters:
         """Counts over all requests since the start."""
-        return self._totals.usage
+        return self._totals.counters
 
     def begin(self, member: Member) -> None:
         """The member's first token is committed."""
@@ -162,17 +167,20 @@ class Speculation:
         began = self._clock()
         width = self._neural_width(len(members))
         proposals = self._propose(members, width)
-        copy = any(proposal.copied for proposal in proposals)
-        results: list[Settled] = []
-        for begin, end in _groups([1 + len(p.drafts) for p in proposals], self._columns):
-            results += self._verify(members[begin:end], proposals[begin:end])
-        if self._widths is not None and not copy:
+        if all(proposal is NO_DRAFTS for proposal in proposals):
+            results = self._step(members)
+        else:
+            results = []
+            for begin, end in _groups([1 + len(p.drafts) for p in proposals], self._columns):
+                results += self._verify(members[begin:end], proposals[begin:end])
+        if self._widths is not None and not any(proposal.copied for proposal in proposals):
             accepted = [
                 (len(p.drafts), max(0, result.tokens - 1))
                 for p, result in zip(proposals, results, strict=True)
             ]
             self._widths.note(len(members), width, self._clock() - began, accepted)
-        self._trace(proposals, results, width)
+        if self.trace is not None:
+            self.trace(traced(proposals, results, width, self._settings.copy_tokens))
         return results
 
     # --- proposals ---------------------------------------------------------------------------------
@@ -183,22 +191,26 @@ class Speculation:
     def _propose(self, members: Sequence[Member], width: int) -> list[Proposal]:
         """A copy where the text offers one, else what the suffix looked up, else the drafter's."""
         proposals = [self._from_text(member, width) for member in members]
-        open_rows = [row for row, proposal in enumerate(proposals) if proposal is None]
-        wishes = []
-        for row in open_rows:
-            member = members[row]
-            wishes.append(Wish(member.bound, member.sampler, min(width, member.turn.left - 1)))
-        drafts = (
-            self._drafter.draft(wishes) if any(wish.count > 0 for wish in wishes) else [NOTHING] * len(wishes)
-        )
-        neural = dict(zip(open_rows, drafts, strict=True))
-        return [proposal or Proposal(neural[row]) for row, proposal in enumerate(proposals)]
+        if not width:
+            return [proposal or NO_DRAFTS for proposal in proposals]
+        rows = [row for row, proposal in enumerate(proposals) if proposal is None]
+        wishes = [
+            Wish(member.bound, member.sampler, min(width, member.turn.left - 1))
+            for member in (members[row] for row in rows)
+        ]
+        drafts = dict(zip(rows, self._drafter.draft(wishes) if wishes else (), strict=True))
+        return [
+            proposal or (Proposal(drafts[row]) if len(drafts[row]) else NO_DRAFTS)
+            for row, proposal in enumerate(proposals)
+        ]
 
     def _from_text(self, member: Member, width: int) -> Proposal | None:
-        index = None if member.draft is None else member.draft.index
         left = member.turn.left - 1
-        if index is None or left <= 0:
-            return Proposal(NOTHING) if left <= 0 else None
+        if left <= 0:
+            return NO_DRAFTS
+        index = None if member.draft is None else member.draft.index
+        if index is None:
+            return None
         settings = self._settings
         window = min(settings.copy_tokens, left)
         copied = index.propose(window, settings.copy_match, settings.tokens)
@@ -217,6 +229,18 @@ class Speculation:
         return NgramIndex(np.frombuffer(request.tokens, "<i4"), max(room, 0), self._special, sources)
 
     # --- acceptance --------------------------------------------------------------------------------
+
+    def _step(self, members: Sequence[Member]) -> list[Settled]:
+        """A round without any draft costs what it costs without a drafter."""
+        drawn = self._program.round([Row(m.bound, m.token, m.sampler) for m in members])
+        at, results = self._clock(), []
+        for row, (member, token) in enumerate(zip(members, drawn, strict=True)):
+            tokens, settled = accept(member.turn, NOTHING, (token,), at)
+            if tokens:
+                self._committed(member, self._program.hidden(row, 1), tokens)
+            self._count(member, NO_DRAFTS, 0)
+            results.append(settled)
+        return results
 
     def _verify(self, members: Sequence[Member], proposals: Sequence[Proposal]) -> Iterator[Settled]:
         blocks = [
@@ -260,19 +284,21 @@ class Speculation:
         settings = self._settings
         return Tally(settings.backend, settings.tokens, max(settings.tokens, settings.copy_tokens))
 
-    def _trace(self, proposals: Sequence[Proposal], results: Sequence[Settled], width: int) -> None:
-        copied = tuple(proposal.copied for proposal in proposals)
-        self.trace(
-            RoundTrace(
-                width=1 + (self._settings.copy_tokens if any(copied) else width),
-                columns=tuple(1 + len(proposal.drafts) for proposal in proposals),
-                copied=copied,
-                committed=tuple(result.tokens for result in results),
-            )
-        )
+
+def traced(
+    proposals: Sequence[Proposal], results: Sequence[Settled], width: int, copy_tokens: int
+) -> RoundTrace:
+    """The trace of a round that planned ``width`` neural drafts."""
+    copied = tuple(proposal.copied for proposal in proposals)
+    return RoundTrace(
+        width=1 + (copy_tokens if any(copied) else width),
+        columns=tuple(1 + len(proposal.drafts) for proposal in proposals),
+        copied=copied,
+        committed=tuple(result.tokens for result in results),
+    )
 
 
-def accept(turn: Turn, drafts: Tokens, drawn: Tokens, at: float) -> tuple[list[int], Settled]:
+def accept(turn: Turn, drafts: Tokens, drawn: Sequence[int] | Tokens, at: float) -> tuple[list[int], Settled]:
     """Commit the target's draws to the turn, as long as each draft was one; the tokens committed.
 
     ``drafts`` [n], ``drawn`` [n + 1]; ``at`` is the time. Where the turn says what must come, that is
@@ -292,13 +318,22 @@ def accept(turn: Turn, drafts: Tokens, drawn: Tokens, at: float) -> tuple[list[i
             if turn.reason is not None or column == len(drafts) or drafts[column] != token:
                 break
     except Exception as error:
-        return tokens, Settled(len(tokens), deltas, error)
-    return tokens, Settled(len(tokens), deltas)
+        return tokens, Settled(len(tokens), _joined(deltas), error)
+    return tokens, Settled(len(tokens), _joined(deltas))
 
 
-def draft_counters(usage: DraftUsage) -> DraftCounters:
-    """What of ``usage`` stands in the engine's statistics."""
-    return DraftCounters(usage.rounds, usage.drafted_tokens, usage.accepted_tokens, usage.fallback_steps)
+def _joined(deltas: list[Delta]) -> list[Delta]:
+    """Neighbours of one channel as one: a round publishes what it committed at once."""
+    joined: list[Delta] = []
+    for channel, group in itertools.groupby(deltas, key=lambda delta: delta.channel):
+        parts = list(group)
+        last = parts[-1]
+        if len(parts) > 1:
+            text = "".join(part.text for part in parts)
+            ids = tuple(token for part in parts for token in part.token_ids)
+            last = msgspec.structs.replace(last, channel=channel, text=text, token_ids=ids)
+        joined.append(last)
+    return joined
 
 
 def _groups(columns: Sequence[int], most: int) -> Iterator[tuple[int, int]]:

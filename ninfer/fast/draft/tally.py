@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ninfer.engine.events import DraftUsage
+from ninfer.engine.statistics import DraftCounters
 
 
 class Tally:
@@ -11,7 +12,7 @@ class Tally:
     def __init__(self, backend: str, window: int, widest: int) -> None:
         self._backend, self._window = backend, window
         self._drafted, self._accepted = [0] * widest, [0] * widest
-        self._rounds = self._fallbacks = 0
+        self._rounds = self._fallbacks = self._all_drafted = self._all_accepted = 0
         self._ngram_rounds = self._ngram_drafted = self._ngram_accepted = 0
 
     def add(self, drafted: int, accepted: int, copied: bool) -> None:
@@ -20,6 +21,8 @@ class Tally:
             self._fallbacks += 1
             return
         self._rounds += 1
+        self._all_drafted += drafted
+        self._all_accepted += accepted
         for place in range(drafted):
             self._drafted[place] += 1
             self._accepted[place] += place < accepted
@@ -29,14 +32,19 @@ class Tally:
             self._ngram_accepted += accepted
 
     @property
+    def counters(self) -> DraftCounters:
+        """What of them stands in the engine's statistics."""
+        return DraftCounters(self._rounds, self._all_drafted, self._all_accepted, self._fallbacks)
+
+    @property
     def usage(self) -> DraftUsage:
         """The counts so far."""
         return DraftUsage(
             backend=self._backend,
             draft_window=self._window,
             rounds=self._rounds,
-            drafted_tokens=sum(self._drafted),
-            accepted_tokens=sum(self._accepted),
+            drafted_tokens=self._all_drafted,
+            accepted_tokens=self._all_accepted,
             fallback_steps=self._fallbacks,
             drafted_per_position=tuple(self._drafted),
             accepted_per_position=tuple(self._accepted),

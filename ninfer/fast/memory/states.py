@@ -7,6 +7,8 @@ prefix (law 5).
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -73,7 +75,7 @@ class StateImages:
 
     def floats(self, slot: int, offset: int, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
         """A float32 view of ``shape`` at ``offset`` bytes into an image."""
-        count = int(np.prod(shape)) * 4
+        count = 4 * math.prod(shape)
         return self.image(slot)[offset : offset + count].view(np.float32).reshape(shape)
 
 

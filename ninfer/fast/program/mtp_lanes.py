@@ -42,12 +42,13 @@ class Wish:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """Pairs from place ``start``: the first ``count`` rows."""
+    """Pairs from place ``start``: the first ``count`` rows. ``last_row`` lies in the lane's state image."""
 
     start: int
     count: int
     hidden: Floats
     tokens: Tokens
+    last_row: Floats
 
 
 class MtpLanes:
@@ -86,10 +87,10 @@ class MtpLanes:
 
     def begin(self, lane: Lane, token: int) -> None:
         """The prompt is in and its first output token is drawn."""
-        waiting = _Waiting(
-            lane.frontier - 1, 1, np.empty((_WAITING, self._hidden), np.float32), np.zeros(_WAITING, np.int32)
-        )
-        waiting.hidden[0], waiting.tokens[0] = self.last_row(lane), token
+        hidden = np.empty((_WAITING, self._hidden), np.float32)
+        tokens, last_row = np.zeros(_WAITING, np.int32), self.last_row(lane)
+        waiting = _Waiting(lane.frontier - 1, 1, hidden, tokens, last_row)
+        hidden[0], tokens[0] = last_row, token
         self._waiting[lane.slot] = waiting
 
     def committed(self, lane: Lane, rows: Floats, outputs: Sequence[int]) -> None:
@@ -98,10 +99,10 @@ class MtpLanes:
         if waiting.count + count > _WAITING:
             self.settle(lane)
         end = waiting.count + count
-        waiting.hidden[waiting.count : end] = rows[:, : self._hidden]
+        waiting.hidden[waiting.count : end] = rows
         waiting.tokens[waiting.count : end] = outputs
         waiting.count = end
-        self.last_row(lane)[:] = rows[-1, : self._hidden]
+        waiting.last_row[:] = rows[-1]
 
     def settle(self, lane: Lane) -> None:
         """Take in all pairs but the newest: then the lane's pages hold everything below F − 1."""

@@ -209,7 +209,8 @@ class RoundRunner:
         self._address = (self._team.ctypes.data + 63) // 64 * 64
         self._command = self._team[(self._address - self._team.ctypes.data) // 8 :]
         self._semaphore = np.zeros(_SEMAPHORE_WORDS, np.int64)
-        ctypes.CDLL(None).sem_init(ctypes.c_void_p(self._semaphore.ctypes.data), 0, 0)
+        self._semaphore_address = self._semaphore.ctypes.data
+        ctypes.CDLL(None).sem_init(ctypes.c_void_p(self._semaphore_address), 0, 0)
         self._memory = (
             table.opcodes,
             table.descriptors,
@@ -230,7 +231,7 @@ class RoundRunner:
         self._enter(thread, 0, 0)
 
     def _enter(self, thread: int, begin: int, end: int) -> None:
-        team = (self._address, self._semaphore.ctypes.data)
+        team = (self._address, self._semaphore_address)
         _work(*team, thread, self._threads, begin, end, *self._memory)
 
     def run(self, begin: int, end: int, rows: int, blocks: int) -> None:

@@ -47,7 +47,7 @@ class Runner:
     """A worker over one program; questions one at a time."""
 
     def __init__(self, program: Program, speculation: Speculation | None, tokenizer: Tokenizer) -> None:
-        self._program, self._speculation = program, speculation
+        self._program, self.speculation = program, speculation
         self._worker = FastWorker(program, tokenizer.token_bytes, self._note, speculation=speculation)
         self._events: list[EngineEvent] = []
         self._compiled_s = 0.0
@@ -64,8 +64,8 @@ class Runner:
         """Serve one request to its end. Errors: ``RuntimeError`` when it fails."""
         self._events.clear()
         rounds: list[RoundTrace] = []
-        if self._speculation is not None:
-            self._speculation.trace = rounds.append
+        if self.speculation is not None:
+            self.speculation.trace = rounds.append
         began, steps, host_s = time.perf_counter(), 0, 0.0
         self._worker.submit(request)
         while not self._worker.idle:
