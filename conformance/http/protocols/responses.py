@@ -58,13 +58,20 @@ def _check_item(item: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) ->
     """The events of one Item name it, and their deltas are its text."""
     assert {event.get("item_id") or event["item"]["id"] for event in events} == {item["id"]}
     assert events[-1]["item"] == item
+    # Announced as it will be, but for what the model has not said yet.
+    unsaid = {"arguments": ""} if item["type"] == "function_call" else {"content": []}
+    known = {name: value for name, value in item.items() if name != "encrypted_content"}
+    assert events[0]["item"] == {**known, "status": "in_progress"} | unsaid
     deltas = "".join(event["delta"] for event in events if "delta" in event and "summary_index" not in event)
     assert deltas == (item["arguments"] if item["type"] == "function_call" else item["content"][0]["text"])
 
 
 def _outcome(response: Mapping[str, Any]) -> Outcome:
     usage, output = response["usage"], response["output"]
+    assert (response["completed_at"] is None) == (response["status"] != "completed")
+    assert (response["incomplete_details"] is None) == (response["status"] != "incomplete")
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
+    assert all(part["text"] for item in output for part in item.get("content", ())), "an Item without text"
     calls = [item for item in output if item["type"] == "function_call"]
     ids = [name for item in calls for name in (item["id"], item["call_id"])]
     assert len(set(ids)) == len(ids), f"ids of calls repeat: {ids}"
