@@ -19,11 +19,9 @@ from urllib.parse import urlsplit
 
 from conformance.http.checks import World
 from conformance.http.protocols import PROTOCOLS
-from conformance.http.streams import payloads
 
 # What a server under load may say instead of an answer.
 NAMED = {429: "server_overloaded", 503: "request_queue_timeout"}
-_TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 _WORDS = ("tide", "harbour", "copy", "sum", "list", "wind", "north", "seven", "letter", "stone")
 _LEAVING_S = 0.4
 
@@ -46,14 +44,9 @@ class Storm:
         rng = random.Random(f"{self.seed} {number}")
         protocol = PROTOCOLS[rng.choice(sorted(PROTOCOLS))]
         words = " ".join(rng.choices(_WORDS, k=rng.choice((3, 40, 200))))
-        members = {
-            "messages": [{"role": "user", "content": words}],
-            "max_tokens": rng.choice((1, 8, 32)),
-            "temperature": rng.choice((0, 1)),
-        }
-        if rng.random() < 0.3:
-            members["tools"] = [_TOOL]
-        body = protocol.body(world.model, members)
+        tool = "look" if rng.random() < 0.3 else None
+        members = protocol.question(words, rng.choice((1, 8, 32)), tool)
+        body = protocol.body(world.model, {**members, "temperature": rng.choice((0, 1))})
         streams = rng.random() < 0.5
         if streams:
             body = protocol.streamed(body)
@@ -66,7 +59,7 @@ class Storm:
             assert NAMED.get(answer.status) == code, (answer.status, code)
             return code
         if streams:
-            protocol.check_stream(payloads(answer.body))
+            protocol.check_stream(protocol.read_stream(answer.body))
         else:
             protocol.check_whole(answer.json)
         return "answered"

@@ -24,6 +24,12 @@ class Chat:
         }
         return small | dict(members)
 
+    def question(self, text: str, limit: int, tool: str | None) -> dict[str, Any]:
+        asked: dict[str, Any] = {"messages": [{"role": "user", "content": text}], "max_tokens": limit}
+        return (
+            asked if tool is None else {**asked, "tools": [{"type": "function", "function": {"name": tool}}]}
+        )
+
     def playing(self, body: Mapping[str, Any], play: int) -> dict[str, Any]:
         return {**body, "seed": play}
 

@@ -33,6 +33,10 @@ class Protocol(typing.Protocol):
         """A small request with ``members`` in it; deterministic unless they say otherwise."""
         ...
 
+    def question(self, text: str, limit: int, tool: str | None) -> dict[str, Any]:
+        """Members that ask ``text`` for at most ``limit`` tokens, with a declared tool of that name."""
+        ...
+
     def playing(self, body: Mapping[str, Any], play: int) -> dict[str, Any]:
         """``body`` for the scripted engine's play of that number."""
         ...

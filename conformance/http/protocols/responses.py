@@ -21,6 +21,10 @@ class Responses:
         small = {"model": model, "input": "hi", "max_output_tokens": 8, "temperature": 0}
         return small | dict(members)
 
+    def question(self, text: str, limit: int, tool: str | None) -> dict[str, Any]:
+        asked = {"input": text, "max_output_tokens": limit, "store": False}
+        return asked if tool is None else {**asked, "tools": [{"type": "function", "name": tool}]}
+
     def playing(self, body: Mapping[str, Any], play: int) -> dict[str, Any]:
         return {**body, "max_output_tokens": play}
 
