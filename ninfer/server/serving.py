@@ -49,11 +49,11 @@ async def _serve(
     await server.after_start()  # type: ignore[no-untyped-call]
     ready()
     await stop.requested.wait()
-    await _end(app, server)
+    await end(app, server)
 
 
-async def _end(app: SanicApp, server: AsyncioServer) -> None:
-    """No new connection, then no request, then no connection."""
+async def end(app: SanicApp, server: AsyncioServer) -> None:
+    """No new connection, then no request, then no connection but those that take too long to drain."""
     assert server.server is not None
     server.server.close()
     await server.before_stop()
@@ -64,4 +64,5 @@ async def _end(app: SanicApp, server: AsyncioServer) -> None:
         await asyncio.sleep(_DRAIN_POLL_S)
     for connection in list(server.connections):
         connection.abort()
+    await asyncio.sleep(0)  # what was cut off says so to its handler
     await server.after_stop()

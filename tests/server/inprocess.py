@@ -19,7 +19,11 @@ from ninfer.engine.interface import EngineHost, SerialEngine
 from ninfer.server.app import build_app
 from ninfer.server.assemble import build_services, open_model
 from ninfer.server.listen import bind
+from ninfer.server.serving import end
 from ninfer.server.transport import transport_limits
+
+# What connections that a test leaves open may hold up the end of its server.
+DRAIN_S = 0.3
 
 
 @contextmanager
@@ -52,6 +56,7 @@ def serving_host(
     options = parse("ninfer-serve", [str(artifact), *arguments])
     merged = dataclasses.replace(transport_limits(), **(limits or {}))  # type: ignore[arg-type]
     app = build_app(build_services(options, open_model(options, artifact), host, merged))
+    app.config.GRACEFUL_SHUTDOWN_TIMEOUT = DRAIN_S
     app.config.TOUCHUP = False  # Sanic rewrites its own methods, which works once in a process
     loop = asyncio.new_event_loop()
     sock = bind(options["host"], options["port"])
@@ -65,9 +70,7 @@ def serving_host(
         await server.after_start()
         started.set()
         await stopping
-        await server.before_stop()
-        await server.close()
-        await server.after_stop()
+        await end(app, server)
 
     stopping = loop.create_future()
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), name="test-server")
