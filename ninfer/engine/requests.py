@@ -13,6 +13,7 @@ import msgspec
 from ninfer.sampling.parameters import SamplingParameters
 
 __all__ = [
+    "CacheHints",
     "CancelRequest",
     "Command",
     "GenerationRequest",
@@ -32,6 +33,22 @@ class ThinkingBudget(msgspec.Struct, frozen=True):
     closing: tuple[int, ...]
 
 
+class CacheHints(msgspec.Struct, frozen=True):
+    """Places of a prompt that others may share, in tokens from its start; they change no token.
+
+    ``explicit`` and ``automatic`` are the client's; ``opener`` is where the assistant's turn begins,
+    ``tools`` and ``leading`` where the tool list and the leading instructions end, ``messages`` every
+    message border.
+    """
+
+    explicit: tuple[int, ...] = ()
+    automatic: int | None = None
+    opener: int | None = None
+    tools: int | None = None
+    leading: int | None = None
+    messages: tuple[int, ...] = ()
+
+
 class GenerationRequest(msgspec.Struct, frozen=True, tag="generate"):
     """One request.
 
@@ -40,6 +57,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, tag="generate"):
     end the answer and are not published. ``stops`` apply to both channels. ``ignore_stop_tokens``
     keeps generating past the stop ids (benchmarks and tests). ``copy_sources`` are token sequences beside the
     prompt, int32 bytes each, from which drafts may be copied; they change no token of the answer.
+    ``cache`` says where others may share the prompt.
     """
 
     id: str
@@ -53,6 +71,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, tag="generate"):
     ignore_stop_tokens: bool = False
     copy_sources: tuple[bytes, ...] = ()
     thinking_budget: ThinkingBudget | None = None
+    cache: CacheHints = CacheHints()
 
 
 class CancelRequest(msgspec.Struct, frozen=True, tag="cancel"):

@@ -116,7 +116,7 @@ def prepare(
         axes,
         turn,
         Sampler(request.sampling, turn.counts),
-        Lineage(Content(tokens, axes_key=axes_key(axes)), len(tokens)),
+        Lineage(Content(tokens, axes_key=axes_key(axes)), len(tokens), request.cache),
         room,
         Ticket(request.id),
         submitted_at,

@@ -16,9 +16,13 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """One piece of message text; adjacent parts join without a separator."""
+    """One piece of message text; adjacent parts join without a separator.
+
+    ``breakpoint`` asks to keep what comes before its end for other prompts; it is no part of the text.
+    """
 
     text: str
+    breakpoint: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,7 @@ class MediaPart:
 
     kind: Literal["image", "video"]
     source: str
+    breakpoint: bool = field(default=False, compare=False)
 
 
 Part = TextPart | MediaPart
@@ -79,10 +84,12 @@ class Conversation:
     """Messages in input order, the tools declared with them, and the template options.
 
     A final assistant message is continued in place (``chat`` clauses TMPL-003 and prefill) where
-    ``continues_final`` says so; otherwise a new assistant turn follows it.
+    ``continues_final`` says so; otherwise a new assistant turn follows it. ``cache_automatic``: the end of
+    the last message's body is worth keeping for other prompts, beside what ``breakpoint`` marks.
     """
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
     options: TemplateOptions = TemplateOptions()
     continues_final: bool = True
+    cache_automatic: bool = True

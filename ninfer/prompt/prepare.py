@@ -15,6 +15,7 @@ from ninfer.errors import ArtifactError, RequestError
 from ninfer.prompt.collector import Collector, Unit, Units
 from ninfer.prompt.continuation import cut_at, open_final_message
 from ninfer.prompt.conversation import Conversation, MediaPart, Message, TemplateOptions, TextPart
+from ninfer.prompt.frontiers import FrontierFinder
 from ninfer.prompt.history import History, RenderedConversation, message_keys
 from ninfer.prompt.options import resolve_options
 from ninfer.prompt.positions import TextPositions
@@ -54,6 +55,7 @@ class PromptPreparer:
         self._segments = SegmentCache(tokenizer.encode_ordinary, limits["segment_bytes"])
         self._history = History(limits["conversations"], limits["conversation_bytes"])
         self._positions = TextPositions()
+        self._frontiers = FrontierFinder(tokenizer)
         efforts: list[str] = spec.document("prompt")["options"]["reasoning_efforts"]
         self.accepted_efforts = tuple(effort for effort in efforts if self._renders(effort))
 
@@ -90,6 +92,7 @@ class PromptPreparer:
             raise RequestError("invalid_value", f"{path} holds a lone surrogate", path) from error
         base = earlier.offsets[rendering.skipped] if earlier is not None and rendering.skipped else 0
         tokens = _joined(earlier, base, arrays)
+        offsets: list[int] = []
         if rendering.record is not None:
             offsets = _offsets(rendering.record, rendering.skipped, earlier, base, arrays)
             made = rendering.source.made
@@ -98,7 +101,9 @@ class PromptPreparer:
                 earlier if earlier and shared == len(earlier.keys) else None,
             )
         channel = self._initial_channel(tokens)
-        return PreparedPrompt(tokens, self._positions(len(tokens)), channel, channel == "reasoning", text)
+        frontiers = self._frontiers.find(conversation, tokens, offsets)
+        positions = self._positions(len(tokens))
+        return PreparedPrompt(tokens, positions, channel, channel == "reasoning", text, frontiers)
 
     def _render(
         self,

@@ -5,11 +5,13 @@ Owns the value only; ``prepare.py`` makes it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from ninfer.prompt.frontiers import Frontiers
 
 Channel = Literal["reasoning", "content"]
 
@@ -30,7 +32,8 @@ class PreparedPrompt:
     Shapes: ``tokens`` [T] int32; ``positions`` [3, T] int32 (T/H/W axes, equal for text).
     ``initial_channel`` is ``reasoning`` iff generation starts inside an open think block.
     ``thinking`` tells whether the turn was prepared with thinking enabled (it selects the preset).
-    ``chunks`` make up the rendered prompt; ``text`` joins them, for debugging and tests only: never logged.
+    ``frontiers`` are the places that other prompts may share. ``chunks`` make up the rendered prompt;
+    ``text`` joins them, for debugging and tests only: never logged.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -38,6 +41,7 @@ class PreparedPrompt:
     initial_channel: Channel
     thinking: bool
     chunks: Text
+    frontiers: Frontiers = field(default_factory=Frontiers)
 
     @property
     def text(self) -> str:

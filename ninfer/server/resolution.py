@@ -12,9 +12,10 @@ from typing import Any
 
 import msgspec
 
-from ninfer.engine.requests import GenerationRequest, ThinkingBudget
+from ninfer.engine.requests import CacheHints, GenerationRequest, ThinkingBudget
 from ninfer.errors import RequestError
 from ninfer.model.presets import preset
+from ninfer.prompt.frontiers import Frontiers
 from ninfer.prompt.prepared import PreparedPrompt
 from ninfer.prompt.tokenizer import TokenArray
 from ninfer.sampling.parameters import SamplingOverrides
@@ -99,7 +100,18 @@ def resolve(
         stop_token_ids=model.stop_token_ids,
         stops=request.stops,
         ignore_stop_tokens=request.ignore_stop_tokens,
+        cache=_cache_hints(prompt.frontiers),
         thinking_budget=_budget(model, defaults, prompt, request, max_tokens),
+    )
+
+
+def _cache_hints(frontiers: Frontiers) -> CacheHints:
+    return CacheHints(
+        explicit=frontiers.explicit,
+        automatic=frontiers.automatic,
+        opener=frontiers.opener,
+        leading=frontiers.leading,
+        messages=frontiers.messages,
     )
 
 

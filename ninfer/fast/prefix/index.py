@@ -255,7 +255,8 @@ class PrefixIndex:
         for node in nodes:
             assert node.parent is not None
             assert node.depth == node.parent.depth + 1
-            assert node.parent.users >= node.users, "a block is used, the one before it is not"
+            before = node.parent
+            assert before is self.tree.root or before.users >= node.users, "a block before a used one is not"
             assert (node.device is Copy.RESIDENT) == (node.page != ABSENT)
             assert node.users == 0 or node.device is Copy.RESIDENT, "a block in use is not on the device"
             assert (node in listed) == (node.users == 0 and node.page != ABSENT)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ninfer.engine.requests import CacheHints
 from ninfer.fast.prefix.content import Content
 from ninfer.fast.prefix.snapshots import Kind, Snapshot
-from ninfer.fast.prefix.taps import NO_HINTS, Hints, TapSchedule
+from ninfer.fast.prefix.taps import TapSchedule
 from ninfer.fast.prefix.tree import Node
 
 ReusePath = Literal["root", "hybrid_endpoint", "hybrid_snapshot"]
@@ -23,7 +24,7 @@ class Lineage:
 
     content: Content
     prompt: int
-    hints: Hints = NO_HINTS
+    hints: CacheHints = field(default_factory=CacheHints)
     path: list[Node] = field(default_factory=list)
     own: list[Node] = field(default_factory=list)
     resumed: Snapshot | None = None

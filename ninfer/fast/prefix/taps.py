@@ -11,36 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ninfer import spec
+from ninfer.engine.requests import CacheHints
 from ninfer.fast.ops.control import PAGE_TOKENS
 from ninfer.fast.prefix.limits import CacheLimits
 from ninfer.fast.prefix.snapshots import Kind
-
-
-@dataclass(frozen=True, slots=True)
-class Hints:
-    """Places of a prompt that others may share, in tokens from its start.
-
-    ``explicit`` and ``automatic`` are the client's; ``opener`` is where the assistant's turn begins,
-    ``tools`` and ``leading`` where the tool list and the leading instructions end, ``messages`` every
-    message border.
-    """
-
-    explicit: tuple[int, ...] = ()
-    automatic: int | None = None
-    opener: int | None = None
-    tools: int | None = None
-    leading: int | None = None
-    messages: tuple[int, ...] = ()
-
-    def places(self, source: str) -> tuple[int, ...]:
-        """The places of one source of ``spec/cache.yaml`` that stands here."""
-        if source == "explicit":
-            return self.explicit
-        place: int | None = getattr(self, source)
-        return () if place is None else (place,)
-
-
-NO_HINTS = Hints()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +42,7 @@ class Situation:
     frontier: Callable[[int], int] = lambda place: place
 
 
-def plan_taps(situation: Situation, hints: Hints, limits: CacheLimits) -> tuple[Tap, ...]:
+def plan_taps(situation: Situation, hints: CacheHints, limits: CacheLimits) -> tuple[Tap, ...]:
     """At most ``limits.taps_per_request`` taps, in order of their places."""
     table = spec.document("cache")
     near, chosen = int(table["cluster_tokens"]), list[Tap]()
@@ -89,24 +63,33 @@ def plan_taps(situation: Situation, hints: Hints, limits: CacheLimits) -> tuple[
     return tuple(sorted(chosen, key=lambda tap: tap.place))
 
 
-def _clusters(situation: Situation, hints: Hints, rows: list[dict[str, object]], near: int) -> dict[str, int]:
-    """Semantic boundaries by source, without those that lie just behind another of them."""
+def _clusters(
+    situation: Situation, hints: CacheHints, rows: list[dict[str, object]], near: int
+) -> dict[str, int]:
+    """Semantic boundaries by source; of those near each other the earliest, for the most wanted of them."""
+    sources = [str(row["source"]) for row in rows if row["source"] not in ("explicit", "tail", "ladder")]
     found = sorted(
-        (place, str(row["source"]))
-        for row in rows
-        if row["source"] not in ("explicit", "tail", "ladder")
-        for place in hints.places(str(row["source"]))
-        if not (row["source"] == "opener" and situation.from_endpoint)
+        (place, rank)
+        for rank, source in enumerate(sources)
+        for place in _places(hints, source)
+        if not (source == "opener" and situation.from_endpoint)
     )
-    kept, first = dict[str, int](), -near
-    for place, source in found:
-        if place - first >= near:
-            kept[source], first = place, place
-    return kept
+    clusters: list[tuple[int, int]] = []
+    for place, rank in found:
+        if clusters and place - clusters[-1][0] < near:
+            clusters[-1] = (clusters[-1][0], min(clusters[-1][1], rank))
+        else:
+            clusters.append((place, rank))
+    return {sources[rank]: place for place, rank in clusters}
+
+
+def _places(hints: CacheHints, source: str) -> tuple[int, ...]:
+    place: int | None = getattr(hints, source)
+    return () if place is None else (place,)
 
 
 def _wanted(
-    situation: Situation, hints: Hints, limits: CacheLimits, source: str, semantic: dict[str, int]
+    situation: Situation, hints: CacheHints, limits: CacheLimits, source: str, semantic: dict[str, int]
 ) -> Iterator[int]:
     """Places of one source, the most wanted first."""
     if source == "explicit":

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from ninfer import spec
 from ninfer.errors import RequestError
 from ninfer.prompt.conversation import Message, Role, TextPart
+from ninfer.server.cache_hints import read_breakpoint
 from ninfer.server.chat.calls import answered_call, read_calls
 from ninfer.server.members import Members, objects
 from ninfer.server.tools import HistoryEntry, paired
@@ -90,7 +91,7 @@ def _part(part: Members) -> TextPart:
     kind = part.required_string("type")
     read = _TEXT_PARTS.get(kind)
     if read is not None:
-        return TextPart(read(part))
+        return TextPart(read(part), read_breakpoint(part))
     tables = spec.document("http/chat")
     if kind in tables["vision_parts"]:
         raise RequestError(

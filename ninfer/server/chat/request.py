@@ -15,6 +15,7 @@ from ninfer.errors import RequestError
 from ninfer.prompt.conversation import Conversation
 from ninfer.sampling.parameters import SamplingOverrides
 from ninfer.server.answer.exchange import Ask
+from ninfer.server.cache_hints import read_automatic
 from ninfer.server.chat.messages import read_messages
 from ninfer.server.chat.refusals import refuse_unsupported
 from ninfer.server.chat.template import read_template_options
@@ -50,7 +51,12 @@ def read_chat_request(values: Mapping[str, Any]) -> ChatRequest:
     return ChatRequest(
         model=model,
         ask=Ask(
-            Conversation(read_messages(body), tools.declared, read_template_options(body)),
+            Conversation(
+                read_messages(body),
+                tools.declared,
+                read_template_options(body),
+                cache_automatic=read_automatic(body),
+            ),
             GenerationFields(
                 sampling=SamplingOverrides(**{name: sampler_value(body, name) for name in _SAMPLER}),
                 seed=sampler_value(body, "seed"),

@@ -83,8 +83,7 @@ def read_system(body: Members, markers: CacheMarkers) -> tuple[TextPart, ...]:
         text = block.required_string("text")
         if index == 0 and text.startswith(header):
             continue  # with its marker, if it has one
-        markers.block(block)
-        parts.append(TextPart(text))
+        parts.append(TextPart(text, markers.block(block)))
     return tuple(parts)
 
 
@@ -92,13 +91,14 @@ def _block(block: Members, role: str, markers: CacheMarkers) -> Block:
     kind = _check_kind(block, _ALLOWED[role])
     if kind == "tool_result":
         parts = tuple(_result_parts(block, markers))
-        markers.block(block)
+        if markers.block(block) and parts:
+            parts = (*parts[:-1], TextPart(parts[-1].text, True))
         mark: str = spec.document("http/messages")["tool_error_mark"]
         failed = block.boolean("is_error")
         return Result(block.required_string("tool_use_id"), (TextPart(mark), *parts) if failed else parts)
-    markers.block(block)
+    marked = markers.block(block)
     if kind == "text":
-        return TextPart(block.required_string("text"))
+        return TextPart(block.required_string("text"), marked)
     if kind == "thinking":
         return Reasoning(reasoning_of(block))
     return Use(ToolCall(tool_name(block), _input(block), block.required_string("id")), block)
@@ -115,8 +115,8 @@ def _result_parts(block: Members, markers: CacheMarkers) -> Iterator[TextPart]:
         raise block.wrong_type("content", _CONTENT)
     for part in objects(content, block.at("content")):
         _check_kind(part, ("text",))
-        markers.block(part)
-        yield TextPart(part.required_string("text"))
+        marked = markers.block(part)
+        yield TextPart(part.required_string("text"), marked)
 
 
 def _check_kind(block: Members, allowed: tuple[str, ...]) -> str:

@@ -17,25 +17,27 @@ class CacheMarkers:
         self._lifetimes: dict[int, str] = {}
         self.blocks = 0
 
-    def block(self, block: Members) -> None:
-        """One block that may carry a marker. Errors: ``RequestError`` for a wrong or a fifth one."""
+    def block(self, block: Members) -> bool:
+        """Whether a block is marked. Errors: ``RequestError`` for a wrong or a fifth marker."""
         lifetime = self._lifetime(block)
         if lifetime is not None:
             self._lifetimes[self.blocks] = lifetime
             if len(self._lifetimes) > self._rules["limits"]["cache_breakpoints"]:
                 raise block.invalid("cache_control", self._too_many("on blocks"))
         self.blocks += 1
+        return lifetime is not None
 
-    def request(self, body: Members) -> None:
-        """The marker of the whole request: it means the last block. Call it last. Errors: as ``block``."""
+    def request(self, body: Members) -> bool:
+        """Whether the request is marked: that means its last block. Call it last. Errors: as ``block``."""
         lifetime = self._lifetime(body)
         if lifetime is None:
-            return
+            return False
         last = self._lifetimes.get(self.blocks - 1)
         if last is None and len(self._lifetimes) == self._rules["limits"]["cache_breakpoints"]:
             raise body.invalid("cache_control", self._too_many("and this one has no place left"))
         if last is not None and last != lifetime:
             raise body.invalid("cache_control", f"has ttl {lifetime}, but the last block's has {last}")
+        return True
 
     def _lifetime(self, block: Members) -> str | None:
         marker = block.child("cache_control")

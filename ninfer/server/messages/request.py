@@ -78,12 +78,14 @@ def _read_prompt(body: Members) -> _Prompt:
     tools = read_tools(body, markers)
     system = read_system(body, markers)
     history = read_history(body, markers)
-    markers.request(body)
+    automatic = markers.request(body)
     thinking = read_thinking(body)
     messages = (Message("system", system), *history) if system else history
     return _Prompt(
         model,
-        Conversation(messages, tools.declared, read_template_options(body, thinking)),
+        Conversation(
+            messages, tools.declared, read_template_options(body, thinking), cache_automatic=automatic
+        ),
         thinking,
         tools,
     )

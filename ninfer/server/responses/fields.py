@@ -11,6 +11,7 @@ from typing import Any
 
 from ninfer import spec
 from ninfer.errors import RequestError
+from ninfer.server.cache_hints import read_automatic
 from ninfer.server.members import Members, shown
 from ninfer.server.neutral import refuse_unsupported
 
@@ -26,7 +27,7 @@ def check_fields(body: Members) -> None:
         if (child := body.child(name)) is not None:
             _refuse_unknown(child, (*rows["read"], *rows["refused"]))
             refuse_unsupported(child, rows["refused"])
-    _check_cache_hints(body, tables)
+    read_automatic(body)  # what prompt caching is told has its form
     _check_metadata(body, tables["metadata"])
 
 
@@ -36,20 +37,6 @@ def _refuse_unknown(members: Members, known: Collection[str]) -> None:
             path = members.at(name)
             raise RequestError(
                 "unknown_parameter", f"{shown(path)} is not a parameter of this endpoint.", path
-            )
-
-
-def _check_cache_hints(body: Members, tables: Any) -> None:
-    """What prompt caching is told has its form; it changes no prompt and no answer."""
-    body.choice("prompt_cache_retention", tables["cache_retentions"])
-    options = body.child("prompt_cache_options")
-    if options is not None:
-        options.choice("mode", tables["cache_modes"])
-        ttl = options.string("ttl")
-        number, unit = (ttl[:-1], ttl[-1:]) if ttl is not None else ("1", "s")
-        if unit not in tuple("smhd") or not (number.isascii() and number.isdigit() and int(number[:9])):
-            raise options.invalid(
-                "ttl", f"must be a positive duration such as 30m or 24h, not {shown(ttl or '')}"
             )
 
 

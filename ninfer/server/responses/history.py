@@ -127,4 +127,9 @@ def _call(item: Item) -> ToolCall:
 def _texts(content: str | Sequence[Mapping[str, Any]]) -> list[TextPart]:
     if isinstance(content, str):
         return [TextPart(content)]
-    return [TextPart(part["refusal"] if part["type"] == "refusal" else part["text"]) for part in content]
+    return [
+        TextPart(
+            part["refusal"] if part["type"] == "refusal" else part["text"], "prompt_cache_breakpoint" in part
+        )
+        for part in content
+    ]

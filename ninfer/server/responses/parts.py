@@ -9,6 +9,7 @@ from typing import Any
 
 from ninfer import spec
 from ninfer.errors import RequestError
+from ninfer.server.cache_hints import read_breakpoint
 from ninfer.server.members import Members, objects, shown
 
 _UNSUPPORTED = "unsupported_value"
@@ -68,9 +69,7 @@ def _result_part(part: Members) -> dict[str, Any]:
 
 def _input_text(part: Members) -> dict[str, Any]:
     wire: dict[str, Any] = {"type": "input_text", "text": part.required_string("text")}
-    if (mark := part.child("prompt_cache_breakpoint")) is not None:
-        mark.required_string("mode")
-        mark.choice("mode", ("explicit",))
+    if read_breakpoint(part):
         wire["prompt_cache_breakpoint"] = {"mode": "explicit"}
     return wire
 

@@ -17,6 +17,7 @@ from ninfer.errors import RequestError
 from ninfer.prompt.conversation import Conversation, Message, ReasoningEffort, TemplateOptions, TextPart
 from ninfer.sampling.parameters import SamplingOverrides
 from ninfer.server.answer.exchange import Ask
+from ninfer.server.cache_hints import read_automatic
 from ninfer.server.members import Members, shown, wrong_type
 from ninfer.server.resolution import GenerationFields
 from ninfer.server.responses.fields import check_fields
@@ -75,6 +76,7 @@ def read_responses_request(values: Mapping[str, Any], store: ResponseStore) -> R
                 tools.fields.declared,
                 options=_template_options(body, preserve),
                 continues_final=False,
+                cache_automatic=read_automatic(body),
             ),
             GenerationFields(
                 SamplingOverrides(**{name: sampler_value(body, name) for name in ("temperature", "top_p")}),
