@@ -106,13 +106,14 @@ def chunk_reads_a_wrong_page(program: Program) -> None:
 
 def missing_last_chunk_row(program: Program) -> None:
     """The key and value of a chunk's last token are not written."""
-    runner, inner = program._runner, program._runner.run
+    inner = program._runner.run
     appends = set(operations(program, t.APPEND, in_round=False))
 
     def run(first: int, last: int, rows: int, blocks: int) -> None:
-        inner(first, last, rows - (first in appends and rows > 1), blocks)
+        for index in range(first, last):
+            inner(index, index + 1, rows - (index in appends and rows > 1), blocks)
 
-    runner.run = run  # type: ignore[method-assign]
+    program._runner.run = run  # type: ignore[method-assign]
 
 
 def rope_off_by_one(program: Program) -> None:

@@ -17,7 +17,7 @@ from ninfer.fast.memory.lanes import Lane
 from ninfer.fast.ops.control import MAX_COLUMNS
 from ninfer.fast.ops.moe import contract as moe
 from ninfer.fast.program import table as t
-from ninfer.fast.program.parameters import ExpertWeights
+from ninfer.fast.program.chunk_experts import Experts
 from ninfer.fast.program.program import Program, Row, Sampler, Tokens
 
 Floats = npt.NDArray[np.float32]
@@ -52,7 +52,7 @@ class RecordingProgram:
         self._prefilling = LaneLog()
         if self.config.moe is not None:
             self._watch_rounds(self.config.moe.experts_per_token)
-            self._watch_prefill(self.config.moe.experts_per_token)
+            self._watch_prefill()
 
     @property
     def last_unit(self) -> tuple[float, float]:
@@ -105,13 +105,17 @@ class RecordingProgram:
             if opcode in (t.ROUTE, t.EXPAND, t.CONTRACT):
                 table.descriptors[index, moe.CHOICE] = self._chosen[layer].ctypes.data
 
-    def _watch_prefill(self, per_token: int) -> None:
-        prefill = self.program._prefill
-        inner, choice = prefill._mixture, prefill._wiring.array("choice", 0, None)
+    def _watch_prefill(self) -> None:
+        steps = self.program._prefill._table.steps
+        for layer, step in enumerate(step for step in steps if isinstance(step, Experts)):
+            self._watch_experts(layer, step)
 
-        def mixture(layer: int, weights: ExpertWeights, count: int) -> None:
-            inner(layer, weights, count)
-            chosen = choice[: count * per_token].reshape(count, per_token).copy()
+    def _watch_experts(self, layer: int, experts: Experts) -> None:
+        inner = experts.run
+
+        def run(count: int) -> None:
+            inner(count)
+            chosen = experts._choice[:count].numpy().copy()
             self._prefilling.choices.setdefault(layer, []).append(chosen)
 
-        prefill._mixture = mixture  # type: ignore[method-assign]
+        experts.run = run  # type: ignore[method-assign]

@@ -114,21 +114,12 @@ class Program:
             options.threads,
             builder,
         )
-        wiring = Wiring(config, self.states, self.pages, options.prefill_chunk, options.threads, 1)
-        prefill_table = PrefillTable(builder, wiring, weights)
+        wiring = Wiring(config, self.states, self.pages, options.prefill_chunk, options.threads, 1, False)
+        prefill_table = PrefillTable(builder, wiring, weights, options.threads, options.activations)
         head = load_mtp_weights(loader, config, weights, options.proposal_head) if options.mtp else None
         mtp_table = None if head is None else self._mtp_table(head, weights, builder)
         self._runner = RoundRunner(builder.build(), options.threads, options.prefill_chunk)
-        self._prefill = Prefill(
-            config,
-            weights,
-            self.states,
-            self.pages,
-            wiring,
-            prefill_table,
-            self._runner,
-            options.activations,
-        )
+        self._prefill = Prefill(self.states, wiring, prefill_table, self._runner)
         self._verifier = Verifier(self._runner, self._table, self.states, self._set_sampler)
         self.mtp: MtpLanes | None = None
         if head is not None and mtp_table is not None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from ninfer.fast.ops.attention import chunk
 from ninfer.fast.ops.attention import contract as attention_contract
 from ninfer.fast.ops.attention import cpu as attention
 from ninfer.fast.ops.compiled import entry, part
@@ -22,7 +23,6 @@ from ninfer.fast.ops.control import BLOCK_FIELDS, COLUMNS, MAX_COLUMNS, ROW_FIEL
 from ninfer.fast.ops.embedding import cpu as embedding
 from ninfer.fast.ops.gdn import contract as gdn_contract
 from ninfer.fast.ops.gdn import cpu as gdn
-from ninfer.fast.ops.gdn import solve
 from ninfer.fast.ops.linear import cpu as linear
 from ninfer.fast.ops.moe import cpu as moe
 from ninfer.fast.ops.rms_norm import cpu as rms_norm
@@ -36,7 +36,8 @@ from ninfer.fast.program import table as t
 
 # Words of the team's command block, each on its own cache line.
 CLAIM, DONE, ROUND, SLEEPERS, STOP, ROWS, BLOCKS, COMMAND_WORDS = range(0, 8 * LINE, LINE)
-_SPINS_BEFORE_SLEEP = 20_000
+# Some ten microseconds: longer than between the halves of a round, shorter than others could use the core.
+_SPINS_BEFORE_SLEEP = 1000
 # A semaphore of the C library is at most this large.
 _SEMAPHORE_WORDS = 16
 
@@ -73,8 +74,10 @@ def _task_count(opcode, d, segments, rows, row_count, blocks, block_count):
         return moe.expand_tasks(d, row_count)
     if opcode == t.CONTRACT:
         return moe.contract_tasks(d, row_count)
-    if opcode == t.SOLVE:
-        return d[solve.COUNT]
+    if opcode == t.ATTEND_CHUNK:
+        return chunk.chunk_tasks(d, row_count)
+    if opcode == t.DECODE:
+        return embedding.tile_tasks(d)
     if opcode == t.SCAN:
         return row_count * select.slice_count(d)
     return row_count
@@ -118,10 +121,10 @@ def _run_task(opcode, d, segments, rows, row_count, blocks, samplers, task, thre
         select.scan(d, samplers, task)
     elif opcode == t.DRAW:
         select.draw(d, samplers, task)
-    elif opcode == t.SOLVE:
-        solve.run_task(d, task)
+    elif opcode == t.ATTEND_CHUNK:
+        chunk.attend_chunk(d, rows, row_count, task, thread)
     else:
-        embedding.decode_into(d, task, task)
+        embedding.decode_tile(d, task, thread)
 
 
 @entry

@@ -32,7 +32,7 @@ from ninfer.fast.ops.linear.contract import SEGMENT_FIELDS
     SCAN,
     DRAW,
     DECODE,
-    SOLVE,
+    ATTEND_CHUNK,
 ) = range(19)
 
 DESCRIPTOR_FIELDS = 32

@@ -16,6 +16,7 @@ from ninfer.errors import ArtifactError
 from ninfer.fast.memory.pages import PagePool
 from ninfer.fast.memory.states import StateImages
 from ninfer.fast.ops.attention import contract as attention
+from ninfer.fast.ops.attention.chunk import scratch_floats
 from ninfer.fast.ops.control import PAGE_TOKENS
 from ninfer.fast.ops.gdn import contract as gdn
 from ninfer.fast.ops.linear import formats
@@ -52,18 +53,28 @@ class Wiring:
         rows: int,
         threads: int,
         max_splits: int,
+        permuted: bool = True,
     ) -> None:
+        """``permuted``: whether anything reads activations with even lanes first (prefill does not)."""
         self.config, self.rows = config, rows
         self.workspace = Workspace(rows)
         self.hidden = self.workspace.buffer("hidden", config.hidden)
         self._states, self._pages = states, pages
-        self._threads, self._max_splits = threads, max_splits
+        self._threads, self._max_splits, self._permuted = threads, max_splits, permuted
         self._eps = int(np.float32(config.rms_eps).view(np.int32))
         self._arrays: dict[str, npt.NDArray[Any]] = {}
 
     def pair(self, name: str, columns: int) -> Pair:
-        """Buffers ``name`` in both lane orders."""
-        return Pair(self.workspace.buffer(name, columns), self.workspace.buffer(f"{name}_evens", columns))
+        """Buffers ``name`` in both lane orders; where nobody reads the second it is the first."""
+        natural = self.workspace.buffer(name, columns)
+        return Pair(natural, self.workspace.buffer(f"{name}_evens", columns) if self._permuted else natural)
+
+    def _outputs(self, pair: Pair, offset: int = 0) -> tuple[int, int, int, int]:
+        """Address and stride in natural order from column ``offset``, then with even lanes first or 0."""
+        natural, evens = (
+            (buffer.address + 4 * offset, buffer.stride) for buffer in (pair.natural, pair.evens)
+        )
+        return (*natural, *(evens if self._permuted else (0, 0)))
 
     def array(self, name: str, count: int, dtype: Any) -> npt.NDArray[Any]:
         """The zeroed array ``name``, kept alive; operations of different layers share one by name."""
@@ -123,8 +134,7 @@ class Wiring:
         """
         x = self.hidden if source is None else source
         size = (weight.ctypes.data, self.config.hidden, self._eps)
-        y, evens = ((buffer.address + 4 * offset, buffer.stride) for buffer in (target.natural, target.evens))
-        return (x.address, x.stride, *size, *y, *evens)
+        return (x.address, x.stride, *size, *self._outputs(target, offset))
 
     def segments(
         self, matrix: Matrix, x: Pair, y: Buffer, offset: int = 0, mode: int = STORE
@@ -142,15 +152,23 @@ class Wiring:
 
     def attention(self, layer: int, weights: AttentionWeights, config: AttentionConfig) -> Descriptor:
         """Append, attend and merge of one layer over the buffers query, gate, key, value → attended."""
+        record = config.head_dim + attention.PARTIAL_PADDING
+        count = self.rows * config.query_heads * self._max_splits * record
+        partials = self.array("partials", count, np.float32)
+        return self._attention(layer, weights, config, partials.ctypes.data, PAGE_TOKENS)
+
+    def chunk_attention(self, layer: int, weights: AttentionWeights, config: AttentionConfig) -> Descriptor:
+        """As ``attention``, for append and the attention of a chunk."""
+        return self._attention(layer, weights, config, 0, scratch_floats(config.head_dim))
+
+    def _attention(
+        self, layer: int, weights: AttentionWeights, config: AttentionConfig, partials: int, scratch: int
+    ) -> Descriptor:
         assert self._pages is not None
         size, pool = config.head_dim, self._pages.layers[layer]
         query, gate = (self.workspace.buffer(name, config.query_heads * size) for name in ("query", "gate"))
         key, value = (self.workspace.buffer(name, config.kv_heads * size) for name in ("key", "value"))
         output = self.pair("attended", config.query_heads * size)
-        record = size + attention.PARTIAL_PADDING
-        partials = self.array(
-            "partials", self.rows * config.query_heads * self._max_splits * record, np.float32
-        )
         return (
             *(query.address, query.stride, gate.address, gate.stride),
             *(key.address, value.address, key.stride),
@@ -158,9 +176,9 @@ class Wiring:
             *(size, config.query_heads, config.kv_heads, config.rotary_dim, self._angles(config)),
             *(self._pages.format, pool.keys.ctypes.data, pool.values.ctypes.data),
             *(pool.key_scales.ctypes.data, pool.value_scales.ctypes.data),
-            *(partials.ctypes.data, self._max_splits),
-            *(output.natural.address, output.natural.stride, output.evens.address, output.evens.stride),
-            *self._scratch("attention", PAGE_TOKENS),
+            *(partials, self._max_splits),
+            *self._outputs(output),
+            *self._scratch("attention", scratch),
         )
 
     def delta_net(self, layer: int, weights: GdnWeights, config: GdnConfig, records: str) -> Descriptor:
@@ -184,7 +202,7 @@ class Wiring:
             *(z.address, z.stride, weights.norm.ctypes.data, self._eps),
             *(config.key_heads, config.value_heads, config.key_dim, config.value_dim),
             *(self._states.window_offsets[layer], self._states.state_offsets[layer]),
-            *(mixed.natural.address, mixed.natural.stride, mixed.evens.address, mixed.evens.stride),
+            *self._outputs(mixed),
             *self._scratch("gdn", scratch),
         )
         assert len(descriptor) == gdn.FIELDS
@@ -194,9 +212,7 @@ class Wiring:
         """SiLU(``name``_gate) ⊙ ``name``_up → ``name``_product."""
         gate, up = (self.workspace.buffer(f"{name}_{part}", width) for part in ("gate", "up"))
         product = self.pair(f"{name}_product", width)
-        y, evens = product.natural, product.evens
-        source = (gate.address, up.address, gate.stride, padded(width))
-        return (*source, y.address, y.stride, evens.address, evens.stride)
+        return (gate.address, up.address, gate.stride, padded(width), *self._outputs(product))
 
     def experts(self, layer: int, weights: ExpertWeights, config: MoeConfig, x: Pair) -> Descriptor:
         """Route, expand and contract of one layer over router, shared_score and shared → hidden."""

@@ -46,9 +46,13 @@ class Workspace:
     def __init__(self, rows: int) -> None:
         self.rows = rows
         self._buffers: dict[str, Buffer] = {}
+        self._parts: dict[str, Buffer] = {}
 
     def buffer(self, name: str, columns: int) -> Buffer:
         """The buffer ``name`` of at least ``columns`` columns; the first call decides its width."""
+        if name in self._parts:
+            assert self._parts[name].array.shape[1] == columns, f"{name} has not {columns} columns"
+            return self._parts[name]
         if name not in self._buffers:
             width = padded(columns)
             self._buffers[name] = Buffer(
@@ -57,6 +61,15 @@ class Workspace:
         buffer = self._buffers[name]
         assert buffer.array.shape[1] >= columns, f"{name} is narrower than {columns}"
         return buffer
+
+    def side_by_side(self, name: str, columns: dict[str, int]) -> Buffer:
+        """The buffer ``name`` whose columns are the buffers of ``columns``, in order and without gaps."""
+        whole = self.buffer(name, sum(columns.values()))
+        begin = 0
+        for part, count in columns.items():
+            self._parts.setdefault(part, Buffer(whole.array[:, begin : begin + count]))
+            begin += count
+        return whole
 
     @property
     def bytes(self) -> int:

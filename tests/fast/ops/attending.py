@@ -15,8 +15,9 @@ from torch import Tensor
 
 from ninfer.fast.memory.pages import PagePool
 from ninfer.fast.ops.attention import contract as c
+from ninfer.fast.ops.attention.chunk import scratch_floats
 from ninfer.fast.ops.control import MAX_COLUMNS, PAGE_TOKENS
-from ninfer.fast.program.table import APPEND, ATTEND, MERGE, ROTARY
+from ninfer.fast.program.table import APPEND, ATTEND, ATTEND_CHUNK, MERGE, ROTARY
 from ninfer.model.config import AttentionConfig, RopeConfig, rotary_axis
 from ninfer.reference.ops.attention import gated_attention
 from ninfer.reference.ops.rms_norm import rms_norm
@@ -116,7 +117,8 @@ class Attending:
         splits = max_splits or max(position for _, position in rows) // c.SPLIT_TOKENS + 1
         record = config.head_dim + c.PARTIAL_PADDING
         partials = np.full(len(rows) * config.query_heads * splits * record, np.nan, np.float32)
-        scratch = np.full((threads, PAGE_TOKENS), np.nan, np.float32)
+        room = scratch_floats(config.head_dim) if ATTEND_CHUNK in opcodes else PAGE_TOKENS
+        scratch = np.full((threads, room), np.nan, np.float32)
         angles = np.full((len(rows), config.rotary_dim), np.nan, np.float32)
         io = {
             "Q": address(query), "Q_STRIDE": query.strides[0], "GATE": address(gate),
@@ -132,7 +134,7 @@ class Attending:
         run(operations, rows=[lane.row(position) for lane, position in rows], threads=threads)
         y.check_margin()
         evens.check_margin()
-        if MERGE in opcodes and permuted:
+        if {MERGE, ATTEND_CHUNK} & set(opcodes) and permuted:
             assert_same_bits(evens.values, evens_first(y.values), "even lanes first")
         return y.values
 

@@ -97,7 +97,7 @@ def _scores(kind: str) -> Any:
         start = e.at(keys, e.builder.mul(row, d), size)
         sums = [e.variable(e.zero()) for _ in range(4)]
         with e.loop(e.integer(0), d, _TILE) as index:
-            scale = _group_scale(e, scales, row, d, index) if kind == "i8" else None
+            scale = group_scale(e, scales, row, d, index) if kind == "i8" else None
             for part in range(4):
                 lane = e.add(index, LANES * part)
                 key = e.load(e.at(start, lane, size), kind)
@@ -131,7 +131,7 @@ def _accumulate(kind: str) -> Any:
             with e.loop(e.integer(0), count, 1) as row:
                 start = e.at(values, e.builder.add(e.builder.mul(row, d), index), size)
                 weight = e.splat(e.scalar(e.at(p, row, 4), "f32"))
-                scale = _group_scale(e, scales, row, d, index) if kind == "i8" else None
+                scale = group_scale(e, scales, row, d, index) if kind == "i8" else None
                 for part in range(4):
                     value = e.load(e.add(start, LANES * part * size), kind)
                     if scale is not None:
@@ -143,7 +143,7 @@ def _accumulate(kind: str) -> Any:
     return accumulate
 
 
-def _group_scale(e: Emitter, scales: Any, row: Any, d: Any, index: Any) -> Any:
+def group_scale(e: Emitter, scales: Any, row: Any, d: Any, index: Any) -> Any:
     """The scale of the 64 elements of ``row`` that begin at ``index``."""
     group = e.builder.lshr(e.builder.add(e.builder.mul(row, d), index), ir.Constant(I64, 6))
     return e.splat(e.scalar(e.at(scales, group, 2), "f16"))

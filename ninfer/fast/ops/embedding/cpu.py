@@ -1,9 +1,10 @@
-"""``embedding`` on CPUs, and the row decoder it shares with prefill; one task is one row."""
+"""``embedding`` on CPUs, one row a task, and the decoding of prefill's tiles, some rows a task."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from ninfer.fast.ops.attention.rows import store_bf16
 from ninfer.fast.ops.compiled import part
 from ninfer.fast.ops.control import TOKEN
 from ninfer.fast.ops.embedding.contract import (
@@ -12,8 +13,13 @@ from ninfer.fast.ops.embedding.contract import (
     FORMAT,
     HIGH,
     HIGH_STRIDE,
+    ROUNDED,
+    ROWS,
     SCALE,
     SCALE_STRIDE,
+    SCRATCH,
+    SCRATCH_STRIDE,
+    TASK_FLOATS,
     Y_STRIDE,
     N,
     Y,
@@ -66,17 +72,37 @@ def decode_row(number, base, high, scale, y, n):
 @part
 def run_task(d, rows, task):
     """Row ``task``: the embedding of its token."""
-    decode_into(d, rows[task, TOKEN], task)
+    _decode(d, rows[task, TOKEN], d[Y] + task * d[Y_STRIDE])
 
 
 @part
-def decode_into(d, source, target):
-    """Stored row ``source`` into row ``target``; with equal numbers, one row of a tile."""
-    decode_row(
-        d[FORMAT],
-        d[BASE] + source * d[BASE_STRIDE],
-        d[HIGH] + source * d[HIGH_STRIDE],
-        d[SCALE] + source * d[SCALE_STRIDE],
-        d[Y] + target * d[Y_STRIDE],
-        d[N],
-    )
+def tile_tasks(d):
+    """Tasks of ``decode_tile``."""
+    rows = _rows_per_task(d)
+    return (d[ROWS] + rows - 1) // rows
+
+
+@part
+def decode_tile(d, task, thread):
+    """Some stored rows, each into the row of the same number."""
+    rows = _rows_per_task(d)
+    scratch = d[SCRATCH] + thread * d[SCRATCH_STRIDE]
+    for row in range(task * rows, min(d[ROWS], (task + 1) * rows)):
+        y = d[Y] + row * d[Y_STRIDE]
+        if d[ROUNDED]:
+            _decode(d, row, scratch)
+            store_bf16(scratch, y, d[N])
+        else:
+            _decode(d, row, y)
+
+
+@part
+def _rows_per_task(d):
+    return max(1, TASK_FLOATS // d[N])
+
+
+@part
+def _decode(d, source, y):
+    base = d[BASE] + source * d[BASE_STRIDE]
+    high = d[HIGH] + source * d[HIGH_STRIDE]
+    decode_row(d[FORMAT], base, high, d[SCALE] + source * d[SCALE_STRIDE], y, d[N])
