@@ -155,6 +155,7 @@ def test_an_idle_connection_is_closed(client: Client) -> None:
         assert read_all(sock) == b""
 
 
+@pytest.mark.clause("HTTP-018")
 def test_headers_of_a_stream_come_before_its_first_event(client: Client) -> None:
     with client.open_chat(seed=2, stream=True, **FOREVER) as sock:
         head = read_until(sock, b"\r\n\r\n").partition(b"\r\n\r\n")[0].lower()
