@@ -60,7 +60,7 @@ NEUTRAL = [
     row({"verbosity": "medium"}, "", pytest.mark.clause("FIELD-035")),
     row({"functions": []}, "", pytest.mark.clause("FIELD-036")),
     row({"modalities": ["text"]}, "", pytest.mark.clause("FIELD-014")),
-    row({"modalities": ["text"], "audio": {"voice": "v", "format": "wav"}}, "", pytest.mark.clause("FIELD-037")),
+    row({"modalities": ["text"], "audio": {"voice": "v"}}, "", pytest.mark.clause("FIELD-037")),
     row({"prediction": {"type": "content", "content": "x"}}, "", pytest.mark.clause("FIELD-038")),
     row({"metadata": {"a": "b"}}, "", pytest.mark.clause("FIELD-039")),
     row({"user": "u"}, "", pytest.mark.clause("FIELD-039")),
