@@ -9,6 +9,7 @@ from typing import Any
 from conformance.http.contract import document
 
 Payload = Mapping[str, Any] | str
+_STARTS = {"thinking": "start_thinking", "text": "start_text", "tool_use": "start_tool"}
 
 
 def payloads(body: bytes) -> list[Payload]:
@@ -65,6 +66,21 @@ def named_payloads(body: bytes) -> list[Payload]:
 def responses_events(stream: Sequence[Payload]) -> list[str]:
     """The names that ``streams.yaml`` gives the payloads of a Responses stream."""
     return [_responses_event(payload) for payload in stream]
+
+
+def messages_events(events: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names that ``streams.yaml`` gives a Messages stream; the indices of blocks count up without gaps."""
+    names, opened = [], -1
+    for event in events:
+        name = event["type"]
+        if name == "content_block_start":
+            opened += 1
+            names.append(_STARTS[event["content_block"]["type"]])
+        else:
+            names.append(event["delta"]["type"] if name == "content_block_delta" else name)
+        if name.startswith("content_block"):
+            assert event["index"] == opened
+    return names
 
 
 def chat_events(stream: Sequence[Payload]) -> list[str]:

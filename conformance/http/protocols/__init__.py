@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from conformance.http.protocols.chat import Chat
+from conformance.http.protocols.messages import Messages
 from conformance.http.protocols.outcome import Protocol
 from conformance.http.protocols.responses import Responses
 
-PROTOCOLS: Mapping[str, Protocol] = {"chat": Chat(), "responses": Responses()}
+PROTOCOLS: Mapping[str, Protocol] = {"chat": Chat(), "responses": Responses(), "messages": Messages()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from conformance.http.protocols.outcome import Outcome
+from conformance.http.protocols.outcome import Outcome, openai_request_id, openai_status
 from conformance.http.schemas import check_schema
 from conformance.http.streams import Payload, chat_events, check_order, payloads, text_of
 
@@ -14,6 +14,7 @@ class Chat:
     """See ``Protocol``."""
 
     path = "/v1/chat/completions"
+    request_id_header = openai_request_id()
 
     def body(self, model: str, members: Mapping[str, Any]) -> dict[str, Any]:
         small = {
@@ -76,6 +77,9 @@ class Chat:
         check_schema("Error", value)
         error = value["error"]
         return error["code"], error["message"], error["param"]
+
+    def status_of(self, code: str) -> int:
+        return openai_status(code)
 
 
 def _check_ids(calls: Sequence[Mapping[str, Any]]) -> None:

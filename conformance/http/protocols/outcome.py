@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from conformance.http.contract import document
 from conformance.http.streams import Payload
 
 
@@ -28,6 +29,11 @@ class Protocol(typing.Protocol):
 
     @property
     def path(self) -> str: ...
+
+    @property
+    def request_id_header(self) -> str:
+        """Names every answer."""
+        ...
 
     def body(self, model: str, members: Mapping[str, Any]) -> dict[str, Any]:
         """A small request with ``members`` in it; deterministic unless they say otherwise."""
@@ -60,3 +66,19 @@ class Protocol(typing.Protocol):
     def check_error(self, value: Any) -> tuple[str, str, str | None]:
         """Fails unless ``value`` is an error of the protocol; code, message and param."""
         ...
+
+    def status_of(self, code: str) -> int:
+        """The status that an error code has in this protocol."""
+        ...
+
+
+def openai_status(code: str) -> int:
+    """The status of ``code`` on the OpenAI-style routes."""
+    status: int = document("http/errors")["errors"][code]["status"]
+    return status
+
+
+def openai_request_id() -> str:
+    """The header that names every answer of the OpenAI-style routes."""
+    name: str = document("http/transport")["request_id_header"]
+    return name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from conformance.http.protocols.outcome import Outcome
+from conformance.http.protocols.outcome import Outcome, openai_request_id, openai_status
 from conformance.http.schemas import check_schema
 from conformance.http.streams import Payload, check_order, named_payloads, responses_events
 
@@ -16,6 +16,7 @@ class Responses:
     """See ``Protocol``. The reason of an outcome is the Response's status."""
 
     path = "/v1/responses"
+    request_id_header = openai_request_id()
 
     def body(self, model: str, members: Mapping[str, Any]) -> dict[str, Any]:
         small = {"model": model, "input": "hi", "max_output_tokens": 8, "temperature": 0}
@@ -56,6 +57,9 @@ class Responses:
         check_schema("Error", value)
         error = value["error"]
         return error["code"], error["message"], error["param"]
+
+    def status_of(self, code: str) -> int:
+        return openai_status(code)
 
 
 def _check_item(item: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> None:
