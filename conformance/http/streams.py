@@ -69,7 +69,7 @@ def responses_events(stream: Sequence[Payload]) -> list[str]:
 
 
 def messages_events(events: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The names that ``streams.yaml`` gives a Messages stream; the indices of blocks count up without gaps."""
+    """The names that ``streams.yaml`` gives a Messages stream; indices of blocks count up without gaps."""
     names, opened = [], -1
     for event in events:
         name = event["type"]
