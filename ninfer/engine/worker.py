@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from ninfer.engine.account import Account, Stage, Work
 from ninfer.engine.event_account import EventAccount
-from ninfer.engine.events import EngineEvent, Failed, Finished, LogRecord, RequestEvent, Usage
+from ninfer.engine.events import EngineEvent, Failed, Finished, LogRecord, RequestEvent, Started, Usage
 from ninfer.engine.failures import classify, failed_event
 from ninfer.engine.interface import SerialEngine
 from ninfer.engine.requests import GenerationRequest
@@ -123,7 +123,7 @@ class SerialWorker:
                 self._report_statistics(running=False)
                 self._publish(event)
                 return
-            if self._account.due:
+            if self._account.due or isinstance(event, Started):
                 self._report_statistics()
             self._publish(event)
         raise AssertionError("the engine ended a request without Finished or Failed")

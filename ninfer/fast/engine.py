@@ -139,7 +139,10 @@ class FastWorker:
         self._account.enter(Stage.BOUNDARY)
         self._intake()
         self._expire()
+        resident = len(self._scheduler.residents)
         self._residents.admit(self._bind)
+        if len(self._scheduler.residents) != resident:  # before a unit that may take long
+            self._report_statistics()
         cycle = self._scheduler.next()
         self._decode(self._residents.of(cycle.decode))
         for active in self._residents.of(cycle.chunks):
