@@ -14,7 +14,18 @@ from pathlib import Path
 from ninfer.artifact import WeightSummary
 from ninfer.cli.bench_engine import Load, Outcome
 from ninfer.cli.bench_plan import BenchTest
+from ninfer.engine.events import DraftUsage
 from ninfer.engine.settings import EngineSettings
+
+DRAFT_COUNTERS = (
+    "rounds",
+    "drafted_tokens",
+    "accepted_tokens",
+    "fallback_steps",
+    "ngram_rounds",
+    "ngram_drafted_tokens",
+    "ngram_accepted_tokens",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +41,8 @@ class RequestTimes:
     first: float
     last: float
     arrivals: tuple[tuple[float, int], ...]
+    draft: DraftUsage | None = None
+    cached_tokens: int = 0
 
     def decoded_after(self, time: float) -> int:
         """Tokens committed after ``time``, the first one (which prefill gives) never among them."""
@@ -108,6 +121,21 @@ class TestResult:
         return spread(r.output_rate for r in self.repetitions)
 
     @property
+    def drafts(self) -> dict[str, int] | None:
+        """Draft counters over all requests of all repetitions; None without a drafter."""
+        usages = [r.draft for repetition in self.repetitions for r in repetition.requests if r.draft]
+        if not usages:
+            return None
+        return {name: sum(getattr(usage, name) for usage in usages) for name in DRAFT_COUNTERS}
+
+    @property
+    def prefilled(self) -> tuple[int, int]:
+        """Prompt tokens computed and reused, over all requests of all repetitions."""
+        requests = [request for repetition in self.repetitions for request in repetition.requests]
+        reused = sum(request.cached_tokens for request in requests)
+        return sum(request.prompt_tokens for request in requests) - reused, reused
+
+    @property
     def time_to_first_token(self) -> Spread | None:
         """Over all requests of all repetitions, in seconds."""
         return spread(request.first for r in self.repetitions for request in r.requests)
@@ -141,6 +169,8 @@ def _times(outcome: Outcome, start: float) -> RequestTimes:
         first=first,
         last=first + usage.decode_s,
         arrivals=tuple((at - start, count) for at, count in outcome.arrivals),
+        draft=usage.draft,
+        cached_tokens=usage.cached_tokens,
     )
 
 

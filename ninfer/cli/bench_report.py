@@ -12,8 +12,18 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 import ninfer
-from ninfer.cli.bench_figures import Repetition, Report, RequestTimes, Spread, TestResult, process_memory
+from ninfer.cli.bench_figures import (
+    DRAFT_COUNTERS,
+    Repetition,
+    Report,
+    RequestTimes,
+    Spread,
+    TestResult,
+    process_memory,
+)
 
 SCHEMA_VERSION = 1
 _RATES = ("prefill", "decode", "output")
@@ -25,13 +35,15 @@ def render(report: Report, form: str) -> str:
 
 
 def _table(report: Report) -> str:
-    rows = [("test", "requests", *(f"{rate} tok/s" for rate in _RATES), "first token ms")]
+    drafts = DRAFT_COUNTERS if report.settings.draft is not None else ()
+    rows = [("test", "requests", *(f"{rate} tok/s" for rate in _RATES), "first token ms", *drafts)]
     rows += [
         (
             result.test.name,
             str(result.concurrency),
             *(_shown(spread) for spread in _spreads(result)),
             _shown(result.time_to_first_token, 1000),
+            *(str((result.drafts or {}).get(name, 0)) for name in drafts),
         )
         for result in report.results
     ]
@@ -94,6 +106,7 @@ def _json(report: Report) -> str:
             "kv_dtype": settings.kv_format,
             "prefill_chunk": settings.prefill_chunk,
             "cpu_activations": settings.activations,
+            "speculation": None if settings.draft is None else msgspec.structs.asdict(settings.draft),
         },
         "load": {"seconds": load.seconds, "weight_bytes": load.weight_bytes},
         "memory": {"engine_mib": load.ledger, **process_memory()},
@@ -111,6 +124,9 @@ def _json_test(result: TestResult) -> dict[str, Any]:
         "concurrency": result.concurrency,
         **{f"{rate}_tok_s": _json_spread(spread) for rate, spread in spreads},
         "time_to_first_token_s": _json_spread(result.time_to_first_token),
+        "computed_prefill_tokens": result.prefilled[0],
+        "reused_tokens": result.prefilled[1],
+        "speculative": result.drafts,
         "repetitions": [_json_repetition(repetition) for repetition in result.repetitions],
     }
 
@@ -164,7 +180,9 @@ def _csv_row(report: Report, result: TestResult) -> dict[str, object]:
     for name, spread in zip(named, (*_spreads(result), result.time_to_first_token), strict=True):
         row[f"{name}_mean"] = "" if spread is None else spread.mean
         row[f"{name}_stddev"] = "" if spread is None else spread.deviation
-    return row
+    row["computed_prefill_tokens"], row["reused_tokens"] = result.prefilled
+    counters = result.drafts or {}
+    return row | {name: counters.get(name, "") for name in DRAFT_COUNTERS}
 
 
 _FORMS: Mapping[str, Callable[[Report], str]] = {"table": _table, "json": _json, "csv": _csv}

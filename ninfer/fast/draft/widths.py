@@ -11,18 +11,26 @@ from dataclasses import dataclass, field
 
 from ninfer import spec
 
-# What a place's acceptance is taken for before it was ever reached.
-_UNTRIED = 0.75
+# What a place's acceptance is taken for at first, and for how many observations that counts.
+_PRIOR, _PRIOR_COUNT = 0.8, 3
 
 
 @dataclass(slots=True)
 class _Costs:
     """Seconds of a round of one batch size by width; ``rounds`` since another width was last tried."""
 
+    wait: int
     seconds: dict[int, float] = field(default_factory=dict)
     rounds: int = 0
-    wait: int = 0
     trying: int | None = None
+
+
+@dataclass(slots=True)
+class _Place:
+    """Running share of accepted drafts at one place of the chain, and how often it was reached."""
+
+    accepted: float = _PRIOR
+    reached: int = 0
 
 
 class WidthChooser:
@@ -32,14 +40,14 @@ class WidthChooser:
         rules = spec.document("speculation")["adaptive"]
         self._most = most
         self._acceptance_decay = float(rules["acceptance_decay"])
-        self._cost_decay = float(rules["cost_decay"])
+        self._trial_weight, self._cost_decay = float(rules["trial_weight"]), float(rules["cost_decay"])
         self._retry, self._longest = int(rules["retry_rounds"]), int(rules["maximum_retry_rounds"])
-        self._accepted = [_UNTRIED] * most
+        self._places = [_Place() for _ in range(most)]
         self._costs: dict[int, _Costs] = {}
 
     def choose(self, rows: int) -> int:
         """The drafts per row of the next round over ``rows`` requests."""
-        costs = self._costs.setdefault(rows, _Costs(wait=self._retry))
+        costs = self._costs.setdefault(rows, _Costs(self._retry))
         costs.trying = None
         for width in (self._most, 0):  # the two ends first: everything between is estimated from them
             if width not in costs.seconds:
@@ -53,28 +61,36 @@ class WidthChooser:
 
     def note(self, rows: int, width: int, seconds: float, accepted: Sequence[tuple[int, int]]) -> None:
         """A round of this width took so long; per row, its (drafted, accepted) neural drafts."""
+        costs = self._costs.setdefault(rows, _Costs(self._retry))
+        trying = costs.trying is not None and costs.trying == width
         for drafted, kept in accepted:
-            for place in range(min(drafted, kept + 1, self._most)):
-                self._accepted[place] += self._acceptance_decay * (
-                    float(place < kept) - self._accepted[place]
-                )
-        costs = self._costs.setdefault(rows, _Costs(wait=self._retry))
+            for number in range(min(drafted, kept + 1, self._most)):
+                self._learn(self._places[number], number < kept, trying)
         known = costs.seconds.get(width)
         if known is None:
             costs.seconds[width] = seconds
         else:  # a spike is not the width's own
             costs.seconds[width] = known + self._cost_decay * (min(seconds, 1.5 * known) - known)
-        if costs.trying == width:
-            changed = self._ranking(costs)[0] == width
-            costs.wait = self._retry if changed else min(2 * costs.wait, self._longest)
+        if trying:
+            promising = self._ranking(costs)[0] == width or any(kept for _, kept in accepted)
+            costs.wait = self._retry if promising else min(2 * costs.wait, self._longest)
 
     def expected(self, width: int) -> float:
         """Tokens that a round of ``width`` drafts commits per row."""
-        total, reach = 1.0, 1.0
-        for place in range(width):
-            reach *= self._accepted[place]
+        total, reach, share = 1.0, 1.0, 1.0
+        for place in self._places[:width]:
+            # A place that was never reached is taken for one like that before it.
+            share = place.accepted if place.reached else share
+            reach *= share
             total += reach
         return total
+
+    def _learn(self, place: _Place, accepted: bool, trying: bool) -> None:
+        """First a plain mean, then a running one; a rare trial says more about now than what came before."""
+        place.reached += 1
+        mean = 1 / (place.reached + _PRIOR_COUNT)
+        weight = max(self._acceptance_decay, mean, self._trial_weight if trying else 0.0)
+        place.accepted += weight * (float(accepted) - place.accepted)
 
     def _ranking(self, costs: _Costs) -> list[int]:
         """Every width, most tokens per second first; of equal ones the narrower."""

@@ -1,0 +1,234 @@
+"""Rounds with drafts: which row proposes what, how wide the round is, and how widths are chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.engine.speculation.drafters import KnowingDrafter
+from conformance.engine.speculation.drive import Asked, Got, Service, program_of, serve
+from ninfer.cli.engine_options import draft_settings
+from ninfer.cli.parser import parse
+from ninfer.engine.requests import GenerationRequest, SamplingParameters
+from ninfer.engine.settings import DraftSettings
+from ninfer.errors import OptionError
+from ninfer.fast.draft.speculation import RoundTrace
+from ninfer.fast.draft.widths import WidthChooser
+from ninfer.fast.program.program import Program
+from tests.fast.program.conftest import artifact  # noqa: F401
+from tests.support.nano import VOCABULARY
+
+Artifacts = Callable[..., Path]
+GREEDY = SamplingParameters(0.0, 1.0, 0, 0.0, 0.0, 0.0, 0)
+
+
+@pytest.fixture(scope="module")
+def program(artifact: Artifacts) -> Iterator[Program]:  # noqa: F811
+    with program_of(artifact("dense", mtp=True)) as opened:
+        yield opened
+
+
+def asked(name: str, seed: int, tokens: int = 60, sources: tuple[bytes, ...] = ()) -> Asked:
+    """A request with a prompt of its own."""
+    prompt = np.random.default_rng(seed).integers(4, VOCABULARY, 50).astype("<i4")
+    return Asked(
+        GenerationRequest(
+            id=name, tokens=prompt.tobytes(), positions=b"", initial_channel="content", sampling=GREEDY,
+            max_tokens=tokens, stop_token_ids=(), copy_sources=sources,
+        )
+    )  # fmt: skip
+
+
+def settings(**members: Any) -> DraftSettings:
+    return DraftSettings(**({"backend": "mtp", "tokens": 3, "copy_tokens": 15, "copy_match": 8} | members))
+
+
+def answer_as_source(program: Program, seed: int) -> bytes:
+    """The answer to the request of this seed, as a text beside its prompt."""
+    got, _ = serve(program, [asked("plain", seed)])
+    return np.array(got["plain"].tokens, "<i4").tobytes()
+
+
+def is_copy(trace: RoundTrace) -> bool:
+    return any(trace.copied)
+
+
+@pytest.mark.clause("NGRAM-005", "NGRAM-020")
+def test_a_copied_row_makes_a_copy_round(program: Program) -> None:
+    source = answer_as_source(program, 1)
+    got, traces = serve(program, [asked("a", 1, sources=(source,))], settings())
+    copies = [trace for trace in traces if is_copy(trace)]
+    assert len(copies) == got["a"].draft.ngram_rounds > 0
+    assert {trace.width for trace in copies} == {16}
+    assert max(columns for trace in copies for columns in trace.columns) == 16
+    assert all(trace.width <= 4 and max(trace.columns) <= 4 for trace in traces if not is_copy(trace))
+    novel, traces = serve(program, [asked("b", 2)], settings())
+    assert (novel["b"].draft.ngram_rounds, novel["b"].draft.rounds > 0) == (0, True)
+    assert not any(map(is_copy, traces))
+
+
+@pytest.mark.clause("NGRAM-007")
+def test_a_row_without_a_match_verifies_its_own_drafts_in_a_copy_round(program: Program) -> None:
+    source = answer_as_source(program, 1)
+    answers = {name: got.tokens for name, got in serve(program, [asked("b", 2)])[0].items()}
+    drafter = KnowingDrafter(0.0, np.random.default_rng(0), answers | {"a": [0] * 100})
+    got, traces = serve(program, [asked("a", 1, sources=(source,)), asked("b", 2)], settings(), drafter)
+    mixed = [trace for trace in traces if len(trace.columns) == 2 and any(trace.copied)]
+    assert mixed
+    assert all(not all(trace.copied) for trace in mixed)
+    beside = [
+        committed
+        for trace in mixed
+        for copied, committed in zip(trace.copied, trace.committed, strict=True)
+        if not copied
+    ]
+    assert max(beside) == 4, "three drafts and the bonus, beside a copy"
+    draft = got["b"].draft
+    assert draft.accepted_tokens - draft.ngram_accepted_tokens > 0
+
+
+@pytest.mark.clause("NGRAM-006")
+def test_adaptive_widths_stay_with_copies(program: Program) -> None:
+    widths = []
+    for copies in (0, 15):
+        _, traces = serve(program, [asked("a", 3, 200)], settings(adaptive=True, copy_tokens=copies))
+        widths.append({trace.width for trace in traces if not is_copy(trace)})
+    assert widths[0] <= {1, 2, 3, 4}
+    assert widths[0] >= {1, 4}, "both ends are measured first"
+    assert widths[1] <= {1, 2, 3, 4}
+
+
+@pytest.mark.clause("OPT-096")
+def test_a_suffix_looks_itself_up_within_the_neural_window(program: Program) -> None:
+    """A drafter that knows nothing shows whose drafts were right."""
+    source = answer_as_source(program, 4)
+    nothing = KnowingDrafter(1.0, np.random.default_rng(0), {"a": [0] * 300})
+    prompt = np.concatenate([np.frombuffer(source, "<i4"), np.frombuffer(source, "<i4")[:5]])
+    repeated = Asked(
+        GenerationRequest(
+            id="a", tokens=prompt.astype("<i4").tobytes(), positions=b"", initial_channel="content",
+            sampling=SamplingParameters(0.0, 1.0, 0, 0.0, -2.0, 0.0, 0), max_tokens=120, stop_token_ids=(),
+        )
+    )  # fmt: skip
+    plain, _ = serve(program, [repeated])
+    got, traces = serve(program, [repeated], settings(lookup=1, copy_tokens=0), nothing)
+    assert got["a"].tokens == plain["a"].tokens
+    assert max(max(trace.columns) for trace in traces) == 4
+    assert max(max(trace.committed) for trace in traces) <= 4
+    assert got["a"].draft.accepted_tokens > 0
+    both, _ = serve(program, [asked("b", 1, sources=(answer_as_source(program, 1),))], settings(lookup=3))
+    assert both["b"].draft.ngram_rounds > 0
+
+
+@pytest.mark.clause("NGRAM-010")
+def test_memory_is_planned_at_the_start_and_not_in_rounds(program: Program) -> None:
+    """Sixty-four columns whatever the window: a wider one allocates nothing, then or later."""
+    before = program.workspace_bytes
+    serve(program, [asked("a", 1, sources=(answer_as_source(program, 1),))], settings(copy_tokens=63))
+    assert program.workspace_bytes == before
+
+
+@pytest.mark.clause("NGRAM-027")
+def test_the_index_is_built_by_whoever_submits(program: Program) -> None:
+    service = Service(program, settings())
+    try:
+        service.worker.submit(asked("a", 1).request)
+        draft = service.worker._drafts["a"]
+        assert draft.index is not None
+        assert draft.index.length == 50, "before the worker has done anything"
+        index, length = draft.index, draft.index.length
+        service.got["a"] = Got()
+        while not service.worker.idle:
+            service.worker.step()
+        assert index.length == length + 60, "then what was committed is added to the same one"
+    finally:
+        service.close()
+
+
+@pytest.mark.clause("NGRAM-001", "NGRAM-002", "SETTLE-004", "START-040", "SETTLE-003", "START-036")
+@pytest.mark.parametrize("program_name", ["ninfer-serve", "ninfer", "ninfer-bench"])
+def test_defaults_and_ranges_of_every_program(program_name: str) -> None:
+    needed = ["--prompt", "x"] if program_name == "ninfer" else []
+    lanes = {"ninfer-serve": "--max-concurrency", "ninfer-bench": "--concurrency"}.get(program_name)
+
+    def drafts(*arguments: str) -> DraftSettings:
+        found = draft_settings(parse(program_name, [*needed, "--spec", "mtp", *arguments]))
+        assert found is not None
+        return found
+
+    assert (drafts().copy_tokens, drafts().copy_match, drafts().tokens) == (15, 12, 3)
+    assert drafts("--ngram-draft-tokens", "63").copy_tokens == 63
+    assert [drafts("--draft-tokens", str(count)).tokens for count in (1, 15)] == [1, 15]
+    for wrong in ("0", "16"):
+        with pytest.raises(OptionError, match="--draft-tokens"):
+            drafts("--draft-tokens", wrong)
+    with pytest.raises(OptionError, match="--ngram-draft-tokens"):
+        drafts("--ngram-draft-tokens", "64")
+    if lanes is not None:
+        for count in range(1, 9):
+            assert drafts(lanes, str(count)).copy_tokens == 15
+        with pytest.raises(OptionError, match="--ngram-draft-tokens"):
+            drafts(lanes, "2", "--ngram-draft-tokens", "16")
+
+
+# --- widths ----------------------------------------------------------------------------------------------
+
+
+def simulate(
+    chooser: WidthChooser, rounds: int, accept: float, cost: Callable[[int], float], rows: int = 1
+) -> tuple[float, float, list[int]]:
+    """Tokens and seconds of so many rounds with this acceptance per place, and the widths chosen."""
+    random, tokens, seconds, widths = np.random.default_rng(1), 0, 0.0, []
+    for _ in range(rounds):
+        width = chooser.choose(rows)
+        kept = 0
+        while kept < width and random.random() < accept:
+            kept += 1
+        chooser.note(rows, width, cost(width), [(width, kept)] * rows)
+        tokens, seconds = tokens + 1 + kept, seconds + cost(width)
+        widths.append(width)
+    return tokens, seconds, widths
+
+
+def linear(width: int) -> float:
+    """A verification of w drafts costs half a step more for each."""
+    return 1.0 + 0.5 * width
+
+
+def test_a_drafter_that_is_always_wrong_costs_next_to_nothing() -> None:
+    """Gate 3 in the abstract: of 1,000 rounds at least 0.97 of the speed of no drafter."""
+    tokens, seconds, widths = simulate(WidthChooser(3), 1000, 0.0, linear)
+    assert tokens / seconds >= 0.97
+    assert widths.count(0) > 950
+
+
+def test_a_drafter_that_is_always_right_is_used_to_its_width() -> None:
+    tokens, seconds, widths = simulate(WidthChooser(5), 1000, 1.0, linear)
+    assert tokens / seconds > 0.97 * 6 / linear(5)
+    assert widths.count(5) > 900
+
+
+def test_costs_decide_between_equal_drafters() -> None:
+    """With acceptance 0.6 a cheap verification goes wide, a dear one does not."""
+    _, _, wide = simulate(WidthChooser(4), 600, 0.6, lambda width: 1 + 0.05 * width)
+    _, _, narrow = simulate(WidthChooser(4), 600, 0.6, lambda width: 1 + 0.55 * width)
+    assert np.mean(wide[300:]) > 3
+    assert np.mean(narrow[300:]) < 1.5
+
+
+def test_a_drafter_that_becomes_right_is_found_again() -> None:
+    chooser = WidthChooser(3)
+    simulate(chooser, 500, 0.0, linear)
+    _, _, widths = simulate(chooser, 3000, 1.0, linear)
+    assert widths[-200:].count(3) > 150
+
+
+def test_every_batch_size_has_its_own_costs() -> None:
+    chooser = WidthChooser(3)
+    simulate(chooser, 300, 0.7, lambda width: 1 + 0.01 * width, rows=1)
+    _, _, widths = simulate(chooser, 300, 0.7, lambda width: 1 + 2.0 * width, rows=8)
+    assert widths[-100:].count(0) > 90
