@@ -36,7 +36,7 @@ class Model:
                 dtype: load_text(artifact, self.config, dtype) for dtype in (torch.float32, torch.float64)
             }
 
-    def program(self, engine: EngineDraw, max_context: int = MAX_CONTEXT) -> Program:
+    def program(self, engine: EngineDraw, max_context: int = MAX_CONTEXT, snapshot_slots: int = 0) -> Program:
         """A fast program of these sizes; the caller closes it."""
         options = ProgramOptions(
             lanes=engine.lanes,
@@ -46,6 +46,7 @@ class Model:
             prefill_chunk=engine.chunk,
             threads=engine.threads,
             vocabulary=VOCABULARY,
+            snapshot_slots=snapshot_slots,
         )
         with Artifact.open(self.path) as artifact:
             return Program(artifact, self.config, options)
