@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
 from conformance.http.client import Client, chat_body
 from conformance.http.schemas import check_answer
 from ninfer import spec
 from ninfer.server.routes import ROUTES, doubled_routes
+from tests.server.chat.capabilities import ACTIVE, NEUTRAL
 from tests.server.conftest import MODEL
 from tests.server.engines import RecordingEngine, saying
 from tests.server.inprocess import serving
@@ -59,6 +61,26 @@ def test_numbers_in_the_document_are_those_of_the_other_specs() -> None:
     )
     efforts = [options["no_effort"], *options["reasoning_efforts"], *aliases, None]
     assert properties["reasoning_effort"]["enum"] == efforts
+
+
+def test_every_field_of_the_tables_is_documented() -> None:
+    """Known fields of a chat body, refused ones among them, each with the values that it takes."""
+    properties = spec.document("http/openapi")["components"]["schemas"]["ChatRequest"]["properties"]
+    refused = spec.document("http/chat")["refused"]
+    assert set(refused) <= set(properties)
+    for name, values in NEUTRAL.items():
+        schema = properties[name]
+        for value in [None, *values]:
+            Draft202012Validator(schema).validate(value)
+        for value in ACTIVE[name]:
+            assert not Draft202012Validator(schema).is_valid(value), (name, value)
+
+
+def test_keys_stand_in_the_document() -> None:
+    document = spec.document("http/openapi")
+    assert document["components"]["securitySchemes"]["apiKey"]["name"] == "x-api-key"
+    free = [path for path, item in document["paths"].items() if item.get("get", {}).get("security") == []]
+    assert free == ["/health"]
 
 
 def test_the_document_is_served(client: Client) -> None:

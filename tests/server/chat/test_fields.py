@@ -288,7 +288,7 @@ def test_preserve_thinking(nano: Path, tmp_path: Path) -> None:
 
 
 def test_ignore_eos_goes_on_to_the_limit(reference: Client) -> None:
-    """Facts, fixed bug 22: honoured on chat completions."""
+    """Once ignored in the field on this route."""
     answer = reference.chat(temperature=1, seed=3, max_tokens=400, ignore_eos=True)
     assert answer.json["usage"]["completion_tokens"] == 400
     assert answer.json["choices"][0]["finish_reason"] == "length"

@@ -182,7 +182,7 @@ def test_values_that_agree_and_nulls_are_no_conflict(
 def test_a_prefill_needs_thinking_disabled_in_the_request(
     nano: Path, engine: RecordingEngine, arguments: tuple[str, ...], members: dict[str, Any]
 ) -> None:
-    """The server's own default does not count; facts, fixed bug 21."""
+    """The server's own default does not count."""
     messages = [said("user", "a"), said("assistant", "The answer is")]
     with serving(nano, engine, (*MODEL, *arguments)) as client:
         answer = client.chat(messages=messages, **members)
