@@ -1,4 +1,4 @@
-"""Messages over real engines: what sampling, budgets and deadlines do to an answer."""
+"""Messages over real engines: what sampling, budgets, deadlines and the cache do to an answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conformance.http.client import Client
 from tests.fast.conftest import COLD_LIMIT_S, compiled  # noqa: F401  (kernels before any server)
 from tests.server.fast_client import Stream, eventually
 from tests.server.fast_host import serving_fast
-from tests.server.messages.asking import ask, body
+from tests.server.messages.asking import ask, assistant, body, text, thinking, user
 
 pytestmark = pytest.mark.timeout(COLD_LIMIT_S)
 
@@ -83,6 +83,57 @@ def test_waiting_too_long(nano: Path) -> None:
             assert (answer.status, answer.error["type"]) == (504, "timeout_error")
             assert answer.error["code"] == "request_queue_timeout"
         eventually(lambda: client.get("/health").status == 200)
+
+
+@pytest.fixture
+def empty(nano: Path) -> Iterator[Client]:
+    """A server whose cache is empty and has room."""
+    with serving_fast(nano, ("--device-snapshot-slots", "16")) as (client, _):
+        yield client
+
+
+HISTORY = [user("tell " * 100), assistant("so " * 100)]
+
+
+@pytest.mark.clause("MSG-059", "MSG-060")
+def test_what_is_reused(empty: Client) -> None:
+    fields: dict[str, Any] = {"temperature": 0, "max_tokens": 8}
+    first = ask(empty, *HISTORY, user("one"), **fields, **OFF).json["usage"]
+    again = ask(empty, *HISTORY, user("one"), **fields, **OFF).json["usage"]
+    total = first["input_tokens"] + first["cache_read_input_tokens"]
+    assert first["cache_read_input_tokens"] == 0
+    assert 0 < again["cache_read_input_tokens"] < total
+    assert again["input_tokens"] == total - again["cache_read_input_tokens"]
+    assert again["cache_creation_input_tokens"] is None
+    changed = [user("Tell " + "tell " * 99), HISTORY[1]]
+    dropped = ask(empty, *changed, user("one"), **fields, **OFF).json["usage"]
+    assert dropped["cache_read_input_tokens"] < again["cache_read_input_tokens"]
+
+
+@pytest.mark.clause("MSG-016", "MSG-031")
+def test_what_is_no_part_of_the_prompt_does_not_disturb_reuse(empty: Client) -> None:
+    fields: dict[str, Any] = {"temperature": 0, "max_tokens": 8} | OFF
+
+    def reused(*messages: Any, **members: Any) -> int:
+        return int(ask(empty, *messages, **fields, **members).json["usage"]["cache_read_input_tokens"])
+
+    def billing(mark: str) -> Any:
+        return [text(f"x-anthropic-billing-header: cch={mark};"), text("Be brief. " * 40)]
+
+    question = user("what now " * 30)
+    assert reused(question, system=billing("aaaaa")) == 0
+    same = reused(question, system=billing("aaaaa"))
+    assert reused(question, system=billing("bbbbb")) == same > 0
+
+    carried = "ninfer-reasoning.v1:bXVjaCB0byB0aGluayBhYm91dA=="
+    for block in (thinking("much to think about"), thinking("", carried)):
+        turn = [user("again " * 60), assistant([block, text("a " * 60)]), user("r")]
+        members = {"preserve_thinking": True}
+        if block["thinking"]:
+            reused(*turn, **members)
+            visible = reused(*turn, **members)
+        else:
+            assert reused(*turn, **members) == visible > 0
 
 
 def test_bodies_are_what_the_client_sent(fast: Client) -> None:
