@@ -140,7 +140,7 @@ def test_reasoning_tokens_are_those_up_to_the_close(live: Live) -> None:
     assert usage["output_tokens_details"]["reasoning_tokens"] <= usage["output_tokens"]
 
 
-@pytest.mark.clause("RESP-024")
+@pytest.mark.clause("RESP-024", "THINK-024")
 @pytest.mark.parametrize(("wanted", "rendered"), [("high", "xhigh"), ("max", "xhigh"), ("minimal", "low")])
 def test_the_log_keeps_the_effort_that_was_asked_for(live: Live, wanted: str, rendered: str) -> None:
     asked, nearest = (
@@ -163,12 +163,18 @@ def test_the_log_flags_a_change_of_preserve_thinking(live: Live) -> None:
         assert live.record(child, "request_start")["request"]["preserve_thinking_semantic_change"] is flag
 
 
-@pytest.mark.clause("COUNT-002")
+@pytest.mark.clause("COUNT-002", "COUNT-009")
 def test_counting_moves_no_counter(live: Live) -> None:
     before, lines = live.counters(), len(live.log.read_text().splitlines())
-    for _ in range(10):
-        answer = live.client.request("POST", f"{PATH}/input_tokens", {"model": live.model, "input": "hi"})
-        assert answer.status == 200
+    user = {"role": "user", "content": "hi"}
+    for path, body in [
+        (f"{PATH}/input_tokens", {"model": live.model, "input": "hi"}),
+        ("/v1/messages/count_tokens", {"model": live.model, "messages": [user]}),
+    ]:
+        for _ in range(10):
+            answer = live.client.request("POST", path, body)
+            assert answer.status == 200
+            assert answer.json["input_tokens"] > 0
     assert live.counters() == before
     events = [json.loads(line)["event"] for line in live.log.read_text().splitlines()[lines:]]
     assert "request_start" not in events
