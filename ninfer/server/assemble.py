@@ -22,7 +22,7 @@ from ninfer.server.observe.panel import Panel
 from ninfer.server.observe.reports import Reports
 from ninfer.server.outstanding import Outstanding
 from ninfer.server.resolution import generation_defaults
-from ninfer.server.responses.store import ResponseStore
+from ninfer.server.response_store import ResponseStore
 from ninfer.server.served_model import ModelChoices, ServedModel, open_served_model
 from ninfer.server.transport import TransportLimits, transport_limits
 

@@ -20,7 +20,7 @@ from ninfer.server.observe.observer import RequestObservation
 from ninfer.server.observe.operations import Operations
 from ninfer.server.outstanding import Outstanding, Slot
 from ninfer.server.resolution import GenerationDefaults
-from ninfer.server.responses.store import ResponseStore
+from ninfer.server.response_store import ResponseStore
 from ninfer.server.served_model import ServedModel
 from ninfer.server.transport import TransportLimits
 

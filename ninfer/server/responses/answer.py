@@ -15,9 +15,9 @@ from ninfer.engine.events import Usage
 from ninfer.engine.requests import SamplingParameters
 from ninfer.server.answer.pieces import Call, Ended, EndReason, Piece, Text
 from ninfer.server.errors import WireError
+from ninfer.server.response_store import Context, ResponseStore, StoredResponse
 from ninfer.server.responses.output import Output
 from ninfer.server.responses.request import ResponsesRequest
-from ninfer.server.responses.store import Context, ResponseStore, StoredResponse
 
 _STATUS: dict[EndReason, str] = {
     "stop": "completed",

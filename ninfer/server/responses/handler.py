@@ -23,7 +23,11 @@ from ninfer.server.served_model import require_model
 from ninfer.server.transport import send_whole
 
 # Where the prompt and its options stand in a body of this protocol.
-_PARAMS = {"messages": "input", "reasoning_effort": "reasoning.effort"}
+_PARAMS = {
+    "messages": "input",
+    "reasoning_effort": "reasoning.effort",
+    "max_tokens": "max_output_tokens",
+}
 
 
 async def create_response(request: Request) -> None:
@@ -76,7 +80,7 @@ def _own_params() -> Iterator[None]:
 
 def _own(error: RequestError) -> RequestError:
     """The same error, said of the member that this protocol has."""
-    param = error.param or ""
+    param = "" if error.code == "unknown_parameter" else error.param or ""
     name = param.partition("[")[0]
     if name not in _PARAMS:
         return error

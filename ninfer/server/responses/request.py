@@ -20,11 +20,11 @@ from ninfer.server.answer.exchange import Ask
 from ninfer.server.cache_hints import read_automatic
 from ninfer.server.members import Members, shown, wrong_type
 from ninfer.server.resolution import GenerationFields
+from ninfer.server.response_store import ResponseStore, StoredResponse
 from ninfer.server.responses.fields import check_fields
 from ninfer.server.responses.history import holds_user_message, turns
 from ninfer.server.responses.items import Item, read_input, require_unique_ids
 from ninfer.server.responses.output import OutputChoices
-from ninfer.server.responses.store import ResponseStore, StoredResponse
 from ninfer.server.responses.tools import read_tools
 from ninfer.server.sampler import sampler_value
 

@@ -16,7 +16,7 @@ from ninfer import spec
 from ninfer.errors import RequestError
 from ninfer.server.generation import Services
 from ninfer.server.members import shown
-from ninfer.server.responses.store import StoredResponse
+from ninfer.server.response_store import StoredResponse
 
 
 async def get_response(request: Request, response_id: str) -> HTTPResponse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +11,12 @@ from hypothesis import strategies as st
 
 from ninfer import spec
 from ninfer.errors import RequestError
+from ninfer.prompt import Tokenizer
+from ninfer.server.response_store import ResponseStore
 from ninfer.server.responses.request import read_responses_request
-from ninfer.server.responses.store import ResponseStore
-from tests.server.responses.stage import Stage, message
+from tests.server.conftest import MODEL
+from tests.server.inprocess import serving
+from tests.server.responses.stage import PlayingEngine, Stage, message
 from tests.server.test_json_body import JSON_VALUES
 
 TABLES = spec.document("http/responses")
@@ -311,12 +315,20 @@ def test_what_is_missing_is_refused_by_name(stage: Stage, name: str, value: Any,
     assert param in error["message"]
 
 
+def test_errors_of_shared_steps_name_this_protocols_fields(nano: Path, tokenizer: Tokenizer) -> None:
+    with serving(nano, engine := PlayingEngine(), (*MODEL, "--default-thinking-budget", "50")) as client:
+        error = Stage(client, engine, tokenizer).refused(max_output_tokens=52)
+    assert (error["code"], error["param"]) == ("thinking_budget_capacity_insufficient", "max_output_tokens")
+
+
 @pytest.mark.clause("RESP-049")
 def test_an_unknown_field_is_an_error(stage: Stage) -> None:
     for members, param in [
         ({"foo": 1}, "foo"),
         ({"foo": None}, "foo"),
         ({"seed": 7}, "seed"),
+        ({"messages": []}, "messages"),
+        ({"max_tokens": 5}, "max_tokens"),
         ({"stop": "x"}, "stop"),
         ({"reasoning": {"budget": 3}}, "reasoning.budget"),
         ({"text": {"foo": 1}}, "text.foo"),
@@ -350,7 +362,6 @@ def test_every_field_of_the_table_is_in_the_document() -> None:
         assert set(documented[name]["properties"]) == {*rows["read"], *rows["refused"]}
     limits = TABLES["limits"]
     for name, most in limits.items():
-        name = {"max_output_tokens": "max_output_tokens", "max_tool_calls": "max_tool_calls"}[name]
         assert documented[name]["maximum"] == most
     metadata = documented["metadata"]
     assert metadata["maxProperties"] == TABLES["metadata"]["entries"]

@@ -21,10 +21,10 @@ from ninfer.engine.scripted import Step
 from ninfer.prompt import Tokenizer
 from ninfer.server.answer.pieces import Begun, Call, Ended, Piece, Prompted, Text
 from ninfer.server.errors import WireError
+from ninfer.server.response_store import ResponseStore
 from ninfer.server.responses.answer import Answer
 from ninfer.server.responses.order import StreamOrder
 from ninfer.server.responses.request import read_responses_request
-from ninfer.server.responses.store import ResponseStore
 from ninfer.server.responses.stream import StreamedResponse
 from tests.server.conftest import MODEL
 from tests.server.engines import RecordingEngine

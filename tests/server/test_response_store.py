@@ -12,7 +12,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from ninfer import spec
 from ninfer.errors import RequestError
-from ninfer.server.responses.store import Context, ResponseStore, StoredResponse
+from ninfer.server.response_store import Context, ResponseStore, StoredResponse
 
 SIZES = spec.document("http/responses")["store"]
 
