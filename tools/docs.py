@@ -1,6 +1,6 @@
 """Makes the tables under ``docs/`` from ``spec/``.
 
-    python -m tools.docs          # write docs/options.md and docs/errors.md
+    python -m tools.docs          # write docs/options.md, docs/errors.md and docs/streams.md
     python -m tools.docs --check  # exit 1 when a committed page differs
 
 The pages say where they come from; nobody edits them by hand.
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from ninfer import spec
 from ninfer.cli.option_help import availability, default_text, label, relations, values_text
 from ninfer.spec.errors import error_table
 from ninfer.spec.options import Option, OptionTable, option_table, programs
@@ -58,7 +59,30 @@ def errors_page() -> str:
     )
 
 
-PAGES: Mapping[str, Callable[[], str]] = {"docs/options.md": options_page, "docs/errors.md": errors_page}
+def streams_page() -> str:
+    """``docs/streams.md``: which event of a stream may follow which, for every protocol."""
+    parts = [
+        "# Streams",
+        "Made from `spec/http/streams.yaml` by `make docs`. A stream begins in its first state and takes one of "
+        "the events of the state that it is in; it may stop in a final state only. Comments do not count.",
+    ]
+    for protocol, table in spec.document("http/streams").items():
+        rows = [
+            (
+                f"`{state}`" + (" (final)" if state in table["end"] else ""),
+                ", ".join(f"`{event}` → `{following}`" for event, following in events.items()) or "nothing",
+            )
+            for state, events in table["transitions"].items()
+        ]
+        parts += [f"## {protocol}", _table(("state", "event → next state"), rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "docs/options.md": options_page,
+    "docs/errors.md": errors_page,
+    "docs/streams.md": streams_page,
+}
 
 
 def _option_row(table: OptionTable, option: Option) -> tuple[str, ...]:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from ninfer.spec import document
 from ninfer.spec.errors import error_table
 from ninfer.spec.options import option_table, programs
-from tools.docs import PAGES, ROOT, errors_page, main, options_page
+from tools.docs import PAGES, ROOT, errors_page, main, options_page, streams_page
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -31,6 +32,16 @@ def test_options_page_has_a_row_for_every_option() -> None:
 def test_errors_page_has_a_row_for_every_code() -> None:
     page = errors_page()
     assert all(f"| `{code}` | {row.status} |" in page for code, row in error_table().items())
+
+
+def test_streams_page_has_every_transition() -> None:
+    page = streams_page()
+    for protocol, table in document("http/streams").items():
+        _, _, part = page.partition(f"## {protocol}\n")
+        part = part.partition("\n## ")[0]
+        for state, events in table["transitions"].items():
+            (row,) = [line for line in part.splitlines() if line.startswith(f"| `{state}`")]
+            assert all(f"`{event}` → `{following}`" in row for event, following in events.items())
 
 
 def test_check_tells_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
