@@ -63,8 +63,8 @@ def streams_page() -> str:
     """``docs/streams.md``: which event of a stream may follow which, for every protocol."""
     parts = [
         "# Streams",
-        "Made from `spec/http/streams.yaml` by `make docs`. A stream begins in its first state and takes one of "
-        "the events of the state that it is in; it may stop in a final state only. Comments do not count.",
+        "Made from `spec/http/streams.yaml` by `make docs`. A stream begins in its first state and takes one "
+        "of the events of the state that it is in; it may stop in a final state only. Comments do not count.",
     ]
     for protocol, table in spec.document("http/streams").items():
         rows = [
