@@ -111,13 +111,13 @@ def throughput(span: Interval) -> str:
 
 
 def seconds(value: float) -> str:
-    """Three digits at most: ``45 ms``, ``0.42 s``, ``12.3 s``, ``123 s``."""
+    """In six characters: ``45 ms``, ``0.42 s``, ``12.3 s``, ``123 s``, ``12 h``."""
     if value < 0.0995:
         return f"{1000 * value:.0f} ms"
     for digits, bound in ((2, 9.995), (1, 99.95)):
         if value < bound:
             return f"{value:.{digits}f} s"
-    return f"{value:.0f} s"
+    return f"{value:.0f} s" if value < 9999.5 else f"{min(value / 3600, 9999):.0f} h"
 
 
 def rate(tokens: float, spent_s: float) -> str:
@@ -128,4 +128,6 @@ def rate(tokens: float, spent_s: float) -> str:
     for digits, bound in ((2, 9.995), (1, 99.95), (0, 9999.5)):
         if value < bound:
             return f"{value:.{digits}f} tok/s"
-    return f"{value / 1000:.0f}k tok/s"
+    if value < 999_500:
+        return f"{value / 1000:.0f}k tok/s"
+    return f"{min(value / 1e6, 999):.0f}M tok/s"
