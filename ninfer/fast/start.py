@@ -71,6 +71,7 @@ def open_worker(
     limits = cache_limits(settings, options.prefill_chunk)
     publish(LogRecord("info", ledger(program, total)))
     publish(LogRecord("info", describe(limits)))
+    publish(LogRecord("debug", plan(program)))
     return FastWorker(
         program,
         tokenizer.token_bytes,
@@ -81,6 +82,16 @@ def open_worker(
         limits=limits,
         page_bytes=page_bytes(config, options.kv_format, options.mtp),
         report_scheduling=settings.report_scheduling,
+    )
+
+
+def plan(program: Program) -> str:
+    """One line: the sizes that everything else follows from."""
+    options = program.options
+    return (
+        f"plan threads={options.threads} prefill_chunk={options.prefill_chunk} pages={options.pages} "
+        f"page_bytes={page_bytes(program.config, options.kv_format)} "
+        f"state_image_bytes={program.states.image_bytes} vocabulary={options.vocabulary}"
     )
 
 

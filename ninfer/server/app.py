@@ -43,7 +43,8 @@ def build_app(services: Services) -> SanicApp:
     app.register_middleware(_identify, "response")
     if services.access.cors:
         app.register_middleware(services.access.open_to_browsers, "response")
-    app.register_listener(_watch, "before_server_start")
+    app.register_listener(_begin, "before_server_start")
+    app.register_listener(_watch, "after_server_start")
     app.register_listener(_end_requests, "before_server_stop")
     app.register_listener(_release, "after_server_stop")
     return app
@@ -80,10 +81,15 @@ def _identify(request: Request, response: BaseHTTPResponse) -> None:
     response.headers.setdefault(_ENVELOPES.of(request.path).request_id_header, request_id(request))
 
 
-async def _watch(app: SanicApp) -> None:
-    """The engine has loaded: records and intervals begin."""
+async def _begin(app: SanicApp) -> None:
+    """The engine has loaded: records begin."""
     services: Services = app.ctx.services
     services.operations.begin()
+
+
+async def _watch(app: SanicApp) -> None:
+    """Requests are answered: intervals begin, and the panel appears."""
+    services: Services = app.ctx.services
     services.operations.watch()
 
 

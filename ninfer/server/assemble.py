@@ -72,6 +72,14 @@ def build_services(
     Errors: ``OptionError`` for a request log that cannot be kept.
     """
     capacity = options["max_concurrency"] + options["max_pending_requests"]
+    _log.debug(
+        "plan outstanding=%d counting=%d preparation_threads=%d body_mib=%d pending_timeout_ms=%d",
+        capacity,
+        capacity,
+        _PREPARATION_THREADS,
+        options["max_request_mib"],
+        options["pending_timeout_ms"],
+    )
     return Services(
         model=model,
         defaults=generation_defaults(

@@ -21,7 +21,7 @@ import ninfer
 from ninfer.cli.engine_options import engine_settings
 from ninfer.cli.parser import run
 from ninfer.engine.events import LoadProgress
-from ninfer.engine.host import EngineProcess
+from ninfer.engine.host import EngineProcess, exit_on_fatal
 from ninfer.server import log
 from ninfer.server.listen import bind, url
 from ninfer.server.stopping import StopSwitch
@@ -56,7 +56,12 @@ def serve(
     settings = engine_settings(options, artifact)
     sock = bind(options["host"], options["port"])
     settings = msgspec.structs.replace(settings, **(engine or {}))
-    host = EngineProcess(settings, on_progress=_progress_line(console) if console.interactive else None)
+    shown = log.shows_statistics(options["log_level"])
+    host = EngineProcess(
+        settings,
+        on_fatal=_fatal(console),
+        on_progress=_progress_line(console) if console.interactive and shown else None,
+    )
     try:
         _serve(options, artifact, host, sock, limits, console, started)
     except KeyboardInterrupt:
@@ -105,6 +110,16 @@ def _serve(
         lambda: StopSwitch(console, saves=options["prefix_cache_file"] is not None, leave=leave),
         announce,
     )
+
+
+def _fatal(console: Console) -> Callable[[str], None]:
+    """The end after a device error: its line stands below the panel."""
+
+    def end(message: str) -> None:
+        console.close()
+        exit_on_fatal(message)
+
+    return end
 
 
 def _progress_line(console: Console) -> Callable[[LoadProgress], None]:

@@ -7,7 +7,7 @@ every request ends, then connections drain.
 from __future__ import annotations
 
 import asyncio
-import logging
+import os
 import socket
 from collections.abc import Callable
 
@@ -17,7 +17,6 @@ from sanic.server.async_server import AsyncioServer
 from ninfer.server.app import SanicApp
 from ninfer.server.stopping import StopSwitch
 
-_log = logging.getLogger("ninfer.server")
 _DRAIN_POLL_S = 0.05
 
 
@@ -29,6 +28,8 @@ def serve_until_stopped(
     ready: Callable[[], None],
 ) -> None:
     """Serve; ``ready`` is called once requests are answered. ``switch`` makes the stop on the loop."""
+    # On a terminal Sanic would warn that it is not in its debug mode.
+    os.environ.setdefault("SANIC_IGNORE_PRODUCTION_WARNING", "1")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(app, sock, backlog, switch, ready))
 
@@ -46,8 +47,8 @@ async def _serve(
     await server.startup()  # type: ignore[no-untyped-call]
     await server.before_start()  # type: ignore[no-untyped-call]
     stop.install()
-    await server.after_start()  # type: ignore[no-untyped-call]
     ready()
+    await server.after_start()  # type: ignore[no-untyped-call]
     await stop.requested.wait()
     await end(app, server)
 

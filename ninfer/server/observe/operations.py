@@ -53,12 +53,12 @@ class Operations:
     def begin(self) -> None:
         """The engine has loaded and requests may come."""
         self._throughput = Throughput(lambda: self._host.statistics, self._clock)
-        self._reports.begin(lambda: self._host.statistics.scheduler)
         if self._log is not None:
             self._log.begin(server_start(self._options, self._argv, self._model, self._host.resources))
 
     def watch(self) -> None:
-        """Report every interval from now on, on the running event loop."""
+        """Show the panel, and report every interval from now on, on the running event loop."""
+        self._reports.begin(lambda: self._host.statistics.scheduler)
         if period_ms := self._options["log_stats_interval_ms"]:
             self._task = asyncio.get_running_loop().create_task(self._every(period_ms / 1000))
 

@@ -50,7 +50,7 @@ class Log:
 
     def lines(self, event: str | None = None) -> list[Line]:
         """What is there now: whole lines only, since the writer may be at one."""
-        data = self.path.read_bytes()
+        data = self.path.read_bytes() if self.path.exists() else b""
         found = parse(data[: data.rfind(b"\n") + 1])
         return [line for line in found if event is None or line["event"] == event]
 
@@ -72,7 +72,7 @@ class Log:
     def until(self, found: Callable[[], Any], timeout_s: float = 20.0) -> Any:
         deadline = time.monotonic() + timeout_s
         while not (value := found()):
-            assert time.monotonic() < deadline, self.path.read_text()[-3000:]
+            assert time.monotonic() < deadline, self.lines()[-3:]
             time.sleep(0.01)
         return value
 

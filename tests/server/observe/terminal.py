@@ -115,7 +115,7 @@ class TerminalServer:
 
     def wait_ready(self) -> Client:
         def found() -> re.Match[str] | None:
-            return re.search(r"listening on (http://\S+)", "\n".join(self.lines))
+            return re.search(r"listening on (http://\S+)\n", self.output)
 
         match: re.Match[str] = self.until(found)
         return Client(match[1])

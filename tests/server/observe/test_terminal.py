@@ -78,7 +78,7 @@ def test_a_session_on_a_terminal(terminal: OnTerminal) -> None:
     for _ in range(11):
         client.chat()
     panel = server.until(lambda: len(server.panel) == 4 and server.panel)
-    assert panel[0].startswith("11 completed, 0 failed, 0 cancelled, 0 rejected")
+    assert panel[0].startswith("11 completed 0 failed 0 cancelled 0 rejected 0 running 0 waiting")
     assert [line.split()[0] for line in panel[2:]] == ["all", "last"]
     assert max(map(len, panel)) == 66
     assert len([line for line in server.lines if " done " in line]) == 11
@@ -102,7 +102,7 @@ def test_a_narrow_window(terminal: OnTerminal) -> None:
     client = server.wait_ready()
     client.chat()
     panel = server.until(lambda: len(server.panel) == 3 and server.panel)
-    assert [len(line) for line in panel][1:] == [40, 40] or max(map(len, panel)) <= 40
+    assert max(map(len, panel)) <= 40
     server.resize(120)
     wide = server.until(lambda: len(server.panel) == 3 and len(server.panel[0]) == 66 and server.panel)
     assert [line[:40].rstrip() for line in wide] == [line.rstrip() for line in panel]
@@ -352,5 +352,5 @@ def test_a_panel_changes_no_answer(terminal: OnTerminal) -> None:
         answers.append([(entry["choices"], entry["usage"]) for entry in own])
         server.until(lambda server=server: len([li for li in server.lines if " done " in li]) == 5)
         if option == "on":
-            assert server.panel[0].startswith("5 completed, 0 failed")
+            assert server.panel[0].startswith("5 completed 0 failed")
     assert answers[0] == answers[1]
