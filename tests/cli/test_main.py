@@ -105,6 +105,14 @@ def test_options_reach_the_engine(run: Run, tmp_path: Path, capfd: pytest.Captur
     assert capfd.readouterr().out == "ab\n"
 
 
+def test_a_thinking_budget(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    assert run("--prompt", "hi", "--thinking-budget", "5", journal=str(path)) == 0
+    budget = journal(path)["thinking_budget"]
+    assert budget["tokens"] == 5
+    assert len(budget["closing"]) > 2
+
+
 @pytest.mark.parametrize("form", ["array", "object"])
 def test_messages_come_from_a_file(
     run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str], form: str

@@ -54,7 +54,9 @@ def measure(artifact: Path, phases: dict[str, tuple[Play, tuple[str, ...]]]) -> 
         socks = []
         for name, (_, seeds) in phases.items():
             client = stack.enter_context(serving_host(artifact, hosts[name], ("--port", "0", *MODEL)))
-            socks += [client.open_chat(seed=int(seed), stream=True, max_tokens=10**6) for seed in seeds]
+            socks += [  # whoever waits in the queue asked for a whole answer
+                client.open_chat(seed=int(seed), stream=seed != QUEUED, max_tokens=10**6) for seed in seeds
+            ]
             if name == "decode":
                 read_until(socks[-1], b"reasoning_content")
         time.sleep(1)
