@@ -205,7 +205,7 @@ ADVERSARIES = {
 
 
 class TestCost:
-    """Twice the text costs twice the work, counted in executed lines and touched characters."""
+    """Twice the text costs twice the work, counted in executed lines."""
 
     @pytest.mark.parametrize("unit", ADVERSARIES.values(), ids=ADVERSARIES)
     @pytest.mark.parametrize("tolerant", [False, True])
