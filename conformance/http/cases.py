@@ -92,5 +92,10 @@ def script(cases: Iterable[Case], more: Mapping[int, Sequence[str]] | None = Non
 
 def _steps(tokens: Sequence[str]) -> Iterator[dict[str, Any]]:
     for token in tokens:
-        failing = re.fullmatch(r"\[fail (\w+)\]", token)
-        yield {"text": token} if failing is None else {"fail": failing[1]}
+        told = re.fullmatch(r"\[(fail|wait|progress) ([\w.]+)\]", token)
+        if told is None:
+            yield {"text": token}
+        elif told[1] == "fail":
+            yield {"fail": told[2]}
+        else:
+            yield {"wait_s": float(told[2])} if told[1] == "wait" else {"progress": int(told[2])}

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import time
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from conformance.http.cases import Case
@@ -51,7 +56,7 @@ def test_every_clause_of_the_parser_has_its_texts(request: pytest.FixtureRequest
     named = {clause for case in CASES for clause in case.clauses}
     marked = {
         clause
-        for test in (test_tool_text, test_recovered_calls_are_told, test_a_text_that_stays_text_is_told)
+        for test in (test_tool_text, test_recovered_calls_are_told, test_the_request_log_tells_a_recovery)
         for mark in test.pytestmark  # type: ignore[attr-defined]
         if mark.name in ("clause", "clause_early")
         for clause in mark.args
@@ -85,7 +90,20 @@ def test_recovered_calls_are_told(scripted: ScriptedWorlds, name: str, told: str
     assert [told in record and " INFO " in record for record in records] == [True, True], records
 
 
-@pytest.mark.clause_early("OPT-082")
+@pytest.mark.clause("OPT-082")
+def test_the_request_log_tells_a_recovery(scripted: ScriptedWorlds, tmp_path: Path) -> None:
+    """The same words of a model: text without the option, a call with it, and the log says so."""
+    strict, tolerant = BY_NAME["trailing-prose"], BY_NAME["trailing-prose-tolerated"]
+    assert strict.says == tolerant.says
+    found = []
+    for number, case in enumerate((strict, tolerant)):
+        log = tmp_path / f"{number}.jsonl"
+        check_case(scripted((*(case.server or ()), "--request-log-jsonl", str(log))), case)
+        done = _parses(log, 2)
+        found.append({(parse["structured_call_count"], parse["tolerant_recovered"]) for parse in done})
+    assert found == [{(0, False)}, {(1, True)}]
+
+
 @pytest.mark.parametrize("name", ["trailing-prose", "no-container-closer"])
 def test_a_text_that_stays_text_is_told(scripted: ScriptedWorlds, name: str) -> None:
     """One warning for each answer, in one line, with the beginning of the markup."""
@@ -94,6 +112,18 @@ def test_a_text_that_stays_text_is_told(scripted: ScriptedWorlds, name: str) -> 
     for record in records:
         assert " WARNING " in record
         assert ": <tool_call> <function=" in record
+
+
+def _parses(log: Path, count: int) -> list[Any]:
+    """What the request log, which is written late, says of the markup of ``count`` finished requests."""
+    deadline = time.monotonic() + 10
+    while True:
+        records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+        found = [r["result"]["tool_call_parse"] for r in records if r["event"] == "request_done"]
+        if len(found) >= count:
+            return found
+        assert time.monotonic() < deadline, f"{len(found)} records of {count}"
+        time.sleep(0.02)
 
 
 def _records(scripted: ScriptedWorlds, case: Case) -> list[str]:
