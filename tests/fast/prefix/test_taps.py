@@ -35,7 +35,7 @@ def cuts(taps: tuple[Tap, ...], length: int, chunk: int, base: int = 0) -> tuple
     return ends, taken
 
 
-@pytest.mark.clause_early("OPT-076")
+@pytest.mark.clause("OPT-076")
 def test_the_ladder_doubles_from_the_end() -> None:
     taps = plan_taps(Situation(40_000, 0), NONE, LIMITS)
     assert places(taps, "ladder") == [7232, 23616, 31808, 35904]
