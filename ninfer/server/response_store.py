@@ -85,18 +85,25 @@ class ResponseStore:
                 self._records.move_to_end(response_id)
             return record
 
+    def require_room(self) -> None:
+        """Errors: ``RequestError`` ``response_store_capacity_exceeded`` where nothing could ever be kept."""
+        if self._max_records < 1 or self._max_bytes < 1:
+            raise _does_not_fit(
+                "This server keeps no Responses, because --response-store-max-records or "
+                "--response-store-max-mib is 0; repeat the request with store false"
+            )
+
     def add(self, record: StoredResponse) -> None:
         """Keep a new Response; others leave for it.
 
         Errors: ``RequestError`` ``response_store_capacity_exceeded`` when it does not fit an empty store.
         """
+        self.require_room()
         alone = record.own_bytes + record.context.total_bytes
-        if alone > self._max_bytes or self._max_records < 1:
-            raise RequestError(
-                "response_store_capacity_exceeded",
-                f"This Response with its history takes {alone} bytes, but the store holds at most "
-                f"{self._max_records} Responses in {self._max_bytes} bytes; repeat it with store false or "
-                "raise --response-store-max-mib.",
+        if alone > self._max_bytes:
+            raise _does_not_fit(
+                f"This Response with its history takes {alone} bytes, but the store holds {self._max_bytes}; "
+                "repeat it with store false or raise --response-store-max-mib"
             )
         with self._lock:
             assert record.id not in self._records, "a Response's id is used once"
@@ -133,6 +140,10 @@ class ResponseStore:
                 return
             del self._holders[needed]
             self._used_bytes -= needed.own_bytes
+
+
+def _does_not_fit(why: str) -> RequestError:
+    return RequestError("response_store_capacity_exceeded", f"{why}.", "store")
 
 
 def _overhead(of: str) -> int:

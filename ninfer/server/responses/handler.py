@@ -33,7 +33,13 @@ _PARAMS = {
 async def create_response(request: Request) -> None:
     """Answer one body, whole or as a stream."""
     services: Services = request.app.ctx.services
-    read = functools.partial(_read, services)
+
+    def read(members: Mapping[str, Any]) -> ResponsesRequest:
+        asked = _read(services, members)
+        if asked.store:
+            services.responses.require_room()
+        return asked
+
     with _own_params():
         async with exchanging(request, read, functools.partial(new_id, "response"), _own) as exchange:
             prepared = exchange.prepared

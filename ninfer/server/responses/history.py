@@ -79,7 +79,7 @@ class _AssistantTurn:
             reasoning="".join(self.reasoning) if self.reasoned else None,
             tool_calls=tuple(self.calls),
         )
-        keys = tuple((item.wire["call_id"], f"{item.path}.call_id") for item in self.items)
+        keys = tuple((item.wire["call_id"], item.at("call_id")) for item in self.items)
         return HistoryEntry(message, self.where, calls=keys)
 
 

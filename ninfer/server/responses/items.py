@@ -20,14 +20,20 @@ from ninfer.server.tools import tool_name
 
 Wire = Mapping[str, Any]
 _UNSUPPORTED = "unsupported_value"
+# The member of a request that brings the Items of stored Responses.
+STORED = "previous_response_id"
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One normalised Item and where it stands: ``input[2]``, or ``previous_response_id`` when stored."""
+    """One normalised Item and where it stands: ``input[2]``, or ``STORED``."""
 
     wire: Wire
     path: str
+
+    def at(self, name: str) -> str:
+        """Where a member stands; a stored Item has no place of its own in the request."""
+        return self.path if self.path == STORED else f"{self.path}.{name}"
 
 
 def read_input(body: Members) -> tuple[Item, ...]:

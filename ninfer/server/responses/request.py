@@ -23,12 +23,10 @@ from ninfer.server.resolution import GenerationFields
 from ninfer.server.response_store import ResponseStore, StoredResponse
 from ninfer.server.responses.fields import check_fields
 from ninfer.server.responses.history import holds_user_message, turns
-from ninfer.server.responses.items import Item, read_input, require_unique_ids
+from ninfer.server.responses.items import STORED, Item, read_input, require_unique_ids
 from ninfer.server.responses.output import OutputChoices
 from ninfer.server.responses.tools import read_tools
 from ninfer.server.sampler import sampler_value
-
-_PREVIOUS = "previous_response_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ def read_responses_request(values: Mapping[str, Any], store: ResponseStore) -> R
         raise body.missing("input") if not body.has("input") else body.invalid("input", "must not be empty")
     own = _preserve_thinking(body)
     preserve = parent.preserve_thinking if own is None and parent is not None else own
-    most = spec.document("http/responses")["limits"]
+    limits = spec.document("http/responses")["limits"]
     return ResponsesRequest(
         model=model,
         ask=Ask(
@@ -80,7 +78,7 @@ def read_responses_request(values: Mapping[str, Any], store: ResponseStore) -> R
             ),
             GenerationFields(
                 SamplingOverrides(**{name: sampler_value(body, name) for name in ("temperature", "top_p")}),
-                max_tokens=body.integer("max_output_tokens", 0, most["max_output_tokens"]),
+                max_tokens=body.integer("max_output_tokens", 0, limits["max_output_tokens"]),
             ),
             tools.fields.callable,
             tools.choice,
@@ -98,14 +96,12 @@ def read_responses_request(values: Mapping[str, Any], store: ResponseStore) -> R
 
 
 def _parent(body: Members, store: ResponseStore) -> StoredResponse | None:
-    name = body.string(_PREVIOUS)
+    name = body.string(STORED)
     if name is None:
         return None
     parent = store.find(name)
     if parent is None:
-        raise body.invalid(
-            _PREVIOUS, f"{shown(name)} names no stored Response", "previous_response_not_found"
-        )
+        raise body.invalid(STORED, f"{shown(name)} names no stored Response", "previous_response_not_found")
     return parent
 
 
@@ -116,7 +112,7 @@ def _stored_items(parent: StoredResponse | None) -> list[Item]:
     arrays: list[bytes] = []
     for context in parent.context.lineage():
         arrays += (context.outputs, context.inputs)
-    return [Item(wire, _PREVIOUS) for array in reversed(arrays) for wire in msgspec.json.decode(array)]
+    return [Item(wire, STORED) for array in reversed(arrays) for wire in msgspec.json.decode(array)]
 
 
 def _instructions(body: Members) -> tuple[Message, ...]:
@@ -200,7 +196,7 @@ def _echo(body: Members) -> dict[str, Any]:
         "max_tool_calls": body.integer("max_tool_calls", 0, most),
         "metadata": body.value("metadata") or {},
         "model": body.value("model"),
-        "previous_response_id": body.value(_PREVIOUS),
+        "previous_response_id": body.value(STORED),
         "prompt_cache_key": body.value("prompt_cache_key"),
         "reasoning": {"effort": reasoning and reasoning.value("effort"), "summary": _summary(body)},
         "safety_identifier": body.value("safety_identifier"),

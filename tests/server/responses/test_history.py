@@ -15,6 +15,7 @@ from ninfer.server.responses.items import read_input
 from ninfer.server.responses.namespaces import identity
 from tests.server.responses.stage import Stage, call, message, reasoning, result
 from tests.server.responses.test_items import USER, alike
+from tests.server.responses.test_tools import TOOLS, called, say_calls
 
 
 def history(*items: Any) -> tuple[Message, ...]:
@@ -134,6 +135,16 @@ def test_a_partial_set_of_results(stage: Stage, rest: list[Any]) -> None:
 @pytest.mark.parametrize("rest", [[USER], []])
 def test_calls_that_nobody_answered(stage: Stage, rest: list[Any]) -> None:
     assert refusal(stage, USER, call("c1"), *rest)[0] == "invalid_tool_history"
+
+
+def test_a_stored_call_needs_its_result_first(stage: Stage) -> None:
+    say_calls(stage, called("get_weather", city="Bonn"))
+    parent = stage.create(tools=TOOLS)["id"]
+    for members in ({}, {"input": ...}):
+        error = stage.refused(previous_response_id=parent, **members)
+        assert (error["status"], error["code"]) == (400, "invalid_tool_history")
+        assert error["param"] in ("previous_response_id", "input")
+        assert error["param"] in error["message"]
 
 
 @pytest.mark.clause("RITEM-028")

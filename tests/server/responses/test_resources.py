@@ -316,6 +316,15 @@ def test_what_does_not_fit_is_an_error_and_not_returned(opened: Opening) -> None
     assert kept(larger, larger.create()["id"])
 
 
+@pytest.mark.parametrize("option", ["--response-store-max-records", "--response-store-max-mib"])
+def test_a_server_that_keeps_nothing_says_so_before_it_works(opened: Opening, option: str) -> None:
+    stage = opened(option, "0")
+    error = stage.refused()
+    assert (error["code"], error["param"]) == ("response_store_capacity_exceeded", "store")
+    assert not kept(stage, stage.create(store=False)["id"])
+    assert stage.count() > 0
+
+
 @pytest.mark.clause("RSTORE-001")
 def test_a_restart_forgets(nano: Path, tmp_path: Path) -> None:
     script = tmp_path / "script.json"
