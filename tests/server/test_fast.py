@@ -101,12 +101,16 @@ def test_both_engines_give_the_same_answers(
     check_equal_answers(fast, nano, reference_engine, greedy + seeded)
 
 
-def test_both_engines_close_thinking_alike(nano: Path, reference_engine: SerialEngine) -> None:
+@pytest.mark.parametrize("drafting", [(), ("--spec", "mtp", "--draft-tokens", "3")], ids=["plain", "mtp"])
+def test_both_engines_close_thinking_alike(
+    nano: Path, reference_engine: SerialEngine, drafting: tuple[str, ...]
+) -> None:
+    """A draft that stands where the close is forced is no draft of it."""
     budget = ("--default-thinking-budget", "6")
     bodies = [
         question(index, seed=7, presence_penalty=1.5, ignore_eos=True, max_tokens=90) for index in range(6)
     ]
-    with serving_fast(nano, (*EIGHT, *budget), kv_format="float32") as fast:
+    with serving_fast(nano, (*EIGHT, *budget, *drafting), kv_format="float32") as fast:
         check_equal_answers(fast, nano, reference_engine, bodies, *budget)
 
 

@@ -21,7 +21,7 @@ from tests.server.conftest import MODEL
 from tests.server.engines import RecordingEngine
 from tests.server.inprocess import serving
 
-PREFILL_S, GAP_S = 0.3, 0.15
+PREFILL_S, GAP_S, SLACK_S = 0.6, 0.15, 0.5  # a busy machine takes its time
 # A prompt of some hundred tokens, a few of them reused: progress, the first token, three more with gaps.
 TIMED = Play(
     (
@@ -96,7 +96,7 @@ def test_the_last_chunk_carries_them(client: Client, include_usage: bool, per_to
 @pytest.mark.clause("TIMING-006")
 def test_the_prompts_time_ends_with_the_first_token_and_begins_behind_the_queue(client: Client) -> None:
     alone = timings(client, seed=1, **LONG)
-    assert 1000 * PREFILL_S <= alone["prompt_ms"] < 1000 * (PREFILL_S + 0.25)
+    assert 1000 * PREFILL_S <= alone["prompt_ms"] < 1000 * (PREFILL_S + SLACK_S)
     found: list[dict[str, Any]] = []
     threads = [
         threading.Thread(target=lambda: found.append(timings(client, seed=1, **LONG))) for _ in range(3)
@@ -109,13 +109,13 @@ def test_the_prompts_time_ends_with_the_first_token_and_begins_behind_the_queue(
     # One lane: the last one waited for two whole answers.
     assert time.monotonic() - began > 3 * PREFILL_S + 9 * GAP_S
     for one in found:
-        assert 1000 * PREFILL_S <= one["prompt_ms"] < 1000 * (PREFILL_S + 0.25)
+        assert 1000 * PREFILL_S <= one["prompt_ms"] < 1000 * (PREFILL_S + SLACK_S)
 
 
 @pytest.mark.clause("TIMING-007", "TIMING-010")
 def test_generation_is_timed_from_the_first_to_the_last_token(client: Client) -> None:
     several = timings(client, seed=1, **LONG)
-    assert 3000 * GAP_S <= several["predicted_ms"] < 3000 * GAP_S + 250
+    assert 3000 * GAP_S <= several["predicted_ms"] < 1000 * (3 * GAP_S + SLACK_S)
     assert several["predicted_per_token_ms"] == pytest.approx(several["predicted_ms"] / 3)
     one = timings(client, seed=2)
     assert (one["predicted_n"], one["predicted_ms"]) == (1, 0)  # what comes behind it is no generation
@@ -183,7 +183,7 @@ def test_progress_is_reported_before_the_answer(client: Client) -> None:
     assert events[: len(reports) + 2] == ["role", *["progress"] * len(reports), "reasoning"]
     times = [report["time_ms"] for report in reports]
     assert times == sorted(times)
-    assert 1000 * PREFILL_S <= times[2] < 1000 * (PREFILL_S + 0.2)
+    assert 1000 * PREFILL_S <= times[2] < 1000 * (PREFILL_S + SLACK_S)
     shares = [(r["processed"] - r["cache"]) / (r["total"] - r["cache"]) for r in reports]
     assert all(0 <= share <= 1 for share in shares)
     assert shares[-1] == 1
