@@ -24,6 +24,7 @@ _FAST_ONLY = {
     "cache_tap_ladder": "keeps nothing of earlier prompts",
     "cache_tap_min_gap": "keeps nothing of earlier prompts",
     "adaptive_mtp": "drafts the same number of tokens every time",
+    "lm_head_draft": "drafts with the full head",
     "lookup_ngram": "drafts with the model's own head alone",
     "ngram_draft_tokens": "drafts with the model's own head alone",
     "ngram_min_match": "drafts with the model's own head alone",

@@ -17,15 +17,17 @@ from torch import Tensor
 from ninfer.artifact import Artifact
 from ninfer.engine.events import Finished, Progress, RequestEvent, Started, Usage
 from ninfer.engine.requests import GenerationRequest
-from ninfer.engine.settings import EngineSettings
+from ninfer.engine.settings import DraftSettings, EngineSettings
 from ninfer.engine.statistics import EngineResources
 from ninfer.engine.turn import Turn
-from ninfer.errors import RequestError
-from ninfer.model.config import parse_text_config
+from ninfer.errors import ArtifactError, RequestError
+from ninfer.model.config import TextConfig, check_mtp_config, parse_text_config
 from ninfer.prompt.tokenizer import Tokenizer
+from ninfer.reference.drafting import Drafting
 from ninfer.reference.model import ReferenceModel
+from ninfer.reference.mtp import MtpHead
 from ninfer.reference.state import State
-from ninfer.reference.weights import LoadListener, load_text
+from ninfer.reference.weights import LoadListener, load_mtp, load_text
 from ninfer.sampling.distribution import Logits
 
 # With fewer weights than this, products are too small to share: threads that wait for each other cost more
@@ -47,23 +49,39 @@ def open_engine(settings: EngineSettings, listener: LoadListener | None = None) 
         )
         dtype = torch.float64 if settings.float64 else torch.float32
         weights = load_text(artifact, config, dtype, listener)
+        mtp = None if settings.draft is None else _load_drafter(artifact, config, dtype)
     if sum(weight.numel() for weight in weights.values()) < SHARED_FROM_WEIGHTS:
         torch.set_num_threads(1)
     vocabulary = min(tokenizer.vocabulary_size, config.vocab)
+    model = ReferenceModel(config, weights)
     return ReferenceEngine(
-        ReferenceModel(config, weights),
+        model,
         tokenizer.token_bytes,
         vocabulary,
         settings.max_context,
         weight_bytes=sum(weight.numel() * weight.element_size() for weight in weights.values()),
+        head=None if mtp is None else MtpHead(config, mtp, model),
+        draft=settings.draft,
     )
+
+
+def _load_drafter(artifact: Artifact, config: TextConfig, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Errors: ``ArtifactError`` where the artifact has no head to draft with."""
+    component = artifact.directory.components.get("mtp")
+    if component is None:
+        raise ArtifactError(
+            "components.mtp", "missing: the artifact holds no MTP head, which --spec mtp drafts with"
+        )
+    check_mtp_config(component.config, config)
+    return load_mtp(artifact, config, dtype)
 
 
 class ReferenceEngine:
     """Implements ``SerialEngine`` over a ``ReferenceModel``.
 
     ``token_bytes`` gives an id's bytes; ids from ``vocabulary`` on are never drawn; ``max_context`` bounds
-    prompt plus output; ``clock`` is monotonic, in seconds.
+    prompt plus output; ``clock`` is monotonic, in seconds. With ``head`` and ``draft`` the usage says what
+    drafts would have come to.
     """
 
     name = "reference"
@@ -76,6 +94,8 @@ class ReferenceEngine:
         max_context: int,
         clock: Callable[[], float] = time.perf_counter,
         weight_bytes: int = 0,
+        head: MtpHead | None = None,
+        draft: DraftSettings | None = None,
     ) -> None:
         self.resources = EngineResources(
             kernels="torch", threads=torch.get_num_threads(), kv_format="float32", weight_bytes=weight_bytes
@@ -85,6 +105,7 @@ class ReferenceEngine:
         self._vocabulary = vocabulary
         self._max_context = max_context
         self._clock = clock
+        self._head, self._draft = head, draft
 
     def generate(
         self, request: GenerationRequest, cancelled: Callable[[], bool], queue_s: float
@@ -100,8 +121,10 @@ class ReferenceEngine:
         began = self._clock()
         turn.begin(began)
         yield Started(request.id, prompt_tokens=len(tokens), cached_tokens=0, queue_s=queue_s)
-        state = self._model.new_state()
-        hidden = yield from self._prefill(request.id, tokens, positions, state, cancelled)
+        state, drafting = self._model.new_state(), None
+        if self._head is not None and self._draft is not None:
+            drafting = Drafting(self._head, self._draft, request.sampling, self._vocabulary)
+        hidden = yield from self._prefill(request.id, tokens, positions, state, cancelled, drafting)
         # Rotary positions go on from the largest one: media spans fewer positions than tokens.
         shift = int(positions.max()) + 1 - len(tokens)
         first = last = self._clock()
@@ -113,11 +136,15 @@ class ReferenceEngine:
             deltas = turn.commit(token, last)
             first = last if turn.committed == 1 else first
             yield from deltas
+            if drafting is not None:
+                drafting.committed(token, len(tokens) + turn.committed - 1, turn)
             if turn.reason is None and cancelled():
                 turn.cancel()
             if turn.reason is None:
                 position = torch.full((3, 1), state.length + shift)
                 hidden = self._model.forward(torch.tensor([token]), position, state)
+                if drafting is not None:
+                    drafting.took(torch.tensor([token]), position, hidden)
         yield from turn.close()
         assert turn.reason is not None
         usage = Usage(
@@ -128,6 +155,7 @@ class ReferenceEngine:
             prefill_s=first - began,
             decode_s=last - first,
             time_to_first_token_s=queue_s + first - began,
+            draft=None if drafting is None else drafting.tally.usage,
         )
         ends = turn.stop_string, turn.stop_token, None, turn.in_thinking, turn.control_tokens
         yield Finished(request.id, turn.reason, usage, *ends)
@@ -152,7 +180,13 @@ class ReferenceEngine:
         return torch.from_numpy(tokens.astype(np.int64)), torch.from_numpy(positions.astype(np.int64))
 
     def _prefill(
-        self, request_id: str, tokens: Tensor, positions: Tensor, state: State, cancelled: Callable[[], bool]
+        self,
+        request_id: str,
+        tokens: Tensor,
+        positions: Tensor,
+        state: State,
+        cancelled: Callable[[], bool],
+        drafting: Drafting | None,
     ) -> Generator[RequestEvent, None, Tensor | None]:
         """Take the prompt into ``state`` piece by piece; the last hidden row, or None when cancelled."""
         began, hidden = self._clock(), None
@@ -160,7 +194,10 @@ class ReferenceEngine:
             if cancelled():
                 return None
             piece = slice(start, start + PREFILL_PIECE)
-            hidden = self._model.forward(tokens[piece], positions[:, piece], state)[-1:]
+            rows = self._model.forward(tokens[piece], positions[:, piece], state)
+            if drafting is not None:
+                drafting.took(tokens[piece], positions[:, piece], rows)
+            hidden = rows[-1:]
             yield Progress(request_id, len(tokens), 0, state.length, self._clock() - began)
         return None if cancelled() else hidden
 

@@ -7,7 +7,7 @@ do not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -51,16 +51,24 @@ class MtpHead:
         """Shapes: hidden [T, H] as ``forward`` returns it → [T, V]."""
         return self._text.logits(hidden)
 
-    def draft(self, hidden: Tensor, position: Tensor, count: int, cache: KvCache) -> list[int]:
-        """``count`` greedy drafts after the newest pair that ``forward`` has taken.
+    def draft(
+        self,
+        hidden: Tensor,
+        position: Tensor,
+        count: int,
+        cache: KvCache,
+        choose: Callable[[Tensor, int], int] = lambda logits, index: int(logits.argmax()),
+    ) -> list[int]:
+        """``count`` drafts after the newest pair that ``forward`` has taken.
 
         ``hidden`` [H] is that pair's output row and ``position`` [3] its position. Each draft is fed back
         with the head's own output in place of a true hidden row. The rows this adds to the cache are dropped
-        again: they come back, from true hiddens, with the next call of ``forward``.
+        again: they come back, from true hiddens, with the next call of ``forward``. ``choose`` makes a draft
+        of its logits [V] and its number from 0; greedy without it.
         """
         committed, drafts = cache.length, list[int]()
         while True:
-            drafts.append(int(self.logits(hidden[None])[0].argmax()))
+            drafts.append(choose(self.logits(hidden[None])[0], len(drafts)))
             if len(drafts) == count:
                 break
             position = position + 1

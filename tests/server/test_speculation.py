@@ -19,12 +19,14 @@ from ninfer import bundled
 from ninfer.artifact import Artifact
 from ninfer.engine.events import Finished
 from ninfer.engine.requests import GenerationRequest
+from ninfer.fast.program.weights import Matrix
 from ninfer.prompt import Tokenizer
 from tests.fast.conftest import COLD_LIMIT_S, compiled  # noqa: F401  (kernels before any server)
 from tests.server.fast_client import Stream, eventually
 from tests.server.fast_host import FastHost, serving_fast
 from tests.server.observe.lines import Log
 from tools.tiny.data.documents import exam_document
+from tools.tiny.proposal import add_proposal, frequent_ids
 from tools.tiny.wire import chat_body
 
 pytestmark = pytest.mark.timeout(COLD_LIMIT_S)
@@ -61,10 +63,11 @@ class Served:
 
 
 @contextmanager
-def serving(directory: Path, *options: str) -> Iterator[Served]:
+def serving(directory: Path, *options: str, artifact: Path | None = None) -> Iterator[Served]:
     log = Log(directory / "requests.jsonl")
     arguments = ("--max-context", "2048", *log.arguments, *options)
-    with serving_fast(bundled.path(), arguments, endless=False, kv_format="float32") as (client, host):
+    path = artifact or bundled.path()
+    with serving_fast(path, arguments, endless=False, kv_format="float32") as (client, host):
         yield Served(client, host, log)
 
 
@@ -120,6 +123,29 @@ def test_without_a_drafter_none_is_loaded(servers: dict[str, Served]) -> None:
     held = {name: served.host._worker.resources for name, served in servers.items()}
     assert held["none"].kv_page_bytes < held["drafts"].kv_page_bytes
     assert held["none"].workspace_bytes < held["drafts"].workspace_bytes
+
+
+@pytest.mark.clause("OPT-046", "START-033")
+def test_a_proposal_head_is_loaded_beside_the_full_one(servers: dict[str, Served], tmp_path: Path) -> None:
+    artifact = add_proposal(bundled.path(), tmp_path / "tiny.ninfer", frequent_ids(512))
+    bodies = [copying(10), copying(11, temperature=0.7, seed=2)]
+    loaded = {}
+    for head in (False, True):
+        (directory := tmp_path / str(head)).mkdir()
+        with serving(directory, *MTP, *(["--lm-head-draft"] if head else []), artifact=artifact) as served:
+            assert served.log.start["engine"]["proposal_head"] is head
+            loaded[head] = sum(segment.stored_bytes for segment in heads(served.host))
+            for body in bodies:
+                answer = served.ask(body)
+                assert essence(answer)[0] == essence(servers["none"].ask(body))[0]
+                assert served.speculative(answer)["accepted_tokens"] > 0
+    assert loaded[True] > loaded[False]
+
+
+def heads(host: FastHost) -> set[Matrix]:
+    """Every output head that a program holds."""
+    table = host.program.mtp._mtp._table  # type: ignore[union-attr]
+    return {table._text.head, table._weights.head}
 
 
 # --- the same answers ----------------------------------------------------------------------------------

@@ -22,9 +22,9 @@ from ninfer.engine.events import Delta
 from ninfer.engine.requests import GenerationRequest
 from ninfer.engine.settings import DraftSettings
 from ninfer.engine.statistics import DraftCounters
+from ninfer.engine.tally import Tally
 from ninfer.engine.turn import Turn
 from ninfer.fast.draft.ngram.index import NOTHING, NgramIndex, Tokens
-from ninfer.fast.draft.tally import Tally
 from ninfer.fast.draft.widths import WidthChooser
 from ninfer.fast.memory.lanes import Lane
 from ninfer.fast.program.mtp_lanes import Wish

@@ -1,0 +1,54 @@
+"""The bench of drafts: what counts, what is marked, how modes are spelled."""
+
+from __future__ import annotations
+
+import pytest
+
+from ninfer.engine.events import DraftUsage, Usage
+from ninfer.fast.draft.speculation import RoundTrace
+from tools.bench.draft.__main__ import Figures, draft_settings, plot, row
+from tools.bench.draft.runs import Answer
+
+
+def answer(seconds: float, tokens: int, draft: DraftUsage | None = None, rounds: int = 0) -> Answer:
+    usage = Usage(100, 20, tokens, 0, 0.5, seconds, 0.5, draft=draft)
+    traces = [RoundTrace(4, (4,), (number % 2 == 0,), (2,)) for number in range(rounds)]
+    return Answer("text", True, list(range(tokens)), usage, 0.5 + seconds, traces, 1e-4)
+
+
+def figures(accepted: int, mode: str = "mtp+15") -> Figures:
+    draft = DraftUsage("mtp", 3, 10, 30, 12, 0, (10, 10, 10), (8, 3, 1), 5, 15, accepted)
+    return Figures("copy", mode, [(answer(2.0, 129), answer(1.0, 129, draft, 64))], wrong=2)
+
+
+@pytest.mark.clause("NGRAM-040")
+def test_a_run_without_an_accepted_copy_is_marked_and_wrong_answers_do_not_count() -> None:
+    assert "NO COPY ACCEPTED" not in row(figures(9))
+    assert "NO COPY ACCEPTED" in row(figures(0))
+    assert "NO COPY ACCEPTED" not in row(figures(0, "mtp"))
+    assert "no right answer" in row(Figures("copy", "mtp", [], wrong=3))
+    assert figures(9).members()["not_counted"] == 2
+
+
+@pytest.mark.clause("NGRAM-041", "NGRAM-042")
+def test_rates_leave_out_the_first_token_and_prefill_is_split() -> None:
+    found = figures(9).members()
+    assert found["decode_tok_s_off"] == 64
+    assert found["decode_tok_s_on"] == 128
+    assert (found["decode_speedup"], found["request_speedup"]) == (2.0, 2.5 / 1.5)
+    assert (found["computed_prefill_tokens"], found["reused_tokens"]) == (80, 20)
+    assert found["tokens_per_round"] == 2
+    assert found["acceptance"] == [(8, 10), (3, 10), (1, 10)]
+
+
+def test_modes() -> None:
+    assert draft_settings("mtp").tokens == 3
+    assert draft_settings("mtp5a+31").copy_tokens == 31
+    assert draft_settings("mtp5ah").adaptive
+    assert draft_settings("mtp5ah").proposal_head
+    with pytest.raises(ValueError, match="is no mode"):
+        draft_settings("dflash")
+
+
+def test_the_plot_is_svg() -> None:
+    assert plot([figures(9)]).startswith("<svg")
