@@ -1,0 +1,1 @@
+"""Checks of the GPU engine: ahead-of-time compilation anywhere, op table, campaign and faults on a device."""

@@ -1,0 +1,111 @@
+"""Compiles kernels ahead of time, without a GPU: whatever code launches inside ``recording`` is compiled.
+
+Inside the context a launch runs nothing; its arguments decide types and specialisation as they would on a
+device, and the kernel is compiled to machine code for each architecture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+ARCHITECTURES = (80, 86, 89, 90, 100, 120)
+_TYPES = {
+    "torch.bfloat16": "bf16",
+    "torch.float16": "fp16",
+    "torch.float32": "fp32",
+    "torch.float64": "fp64",
+    "torch.int8": "i8",
+    "torch.uint8": "u8",
+    "torch.int16": "i16",
+    "torch.int32": "i32",
+    "torch.int64": "i64",
+}
+
+
+@dataclass(slots=True)
+class Compiled:
+    """One kernel for one architecture: bytes of shared memory, and how often it was launched."""
+
+    name: str
+    architecture: int
+    shared: int
+    key: tuple[Any, ...] = field(repr=False)
+
+
+@contextmanager
+def recording(architectures: Sequence[int] = ARCHITECTURES) -> Iterator[list[Compiled]]:
+    """Compile every distinct launch for ``architectures``; the list grows with the kernels compiled."""
+    results: list[Compiled] = []
+    seen: set[tuple[Any, ...]] = set()
+    real = JITFunction.run
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        source, settings, key = _source(self, args, options)
+        if key in seen:
+            return
+        seen.add(key)
+        for architecture in architectures:
+            target = GPUTarget("cuda", architecture, 32)
+            try:
+                kernel = triton.compile(source, target=target, options=settings)
+            except Exception as error:
+                raise AssertionError(f"{self.__name__} does not compile for sm_{architecture}: {key}") from error
+            results.append(Compiled(self.__name__, architecture, kernel.metadata.shared, key))
+
+    JITFunction.run = run
+    try:
+        yield results
+    finally:
+        JITFunction.run = real
+
+
+def _source(
+    kernel: Any, args: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[ASTSource, dict[str, Any], tuple[Any, ...]]:
+    names = [parameter.name for parameter in kernel.params]
+    bound = dict(zip(names, args, strict=False))
+    settings = {}
+    for name, value in options.items():
+        (bound if name in names else settings)[name] = value
+    signature, constants, attributes = {}, {}, {}
+    for index, parameter in enumerate(kernel.params):
+        value = bound[parameter.name]
+        if parameter.is_constexpr or value is None:
+            signature[parameter.name], constants[parameter.name] = "constexpr", value
+            continue
+        signature[parameter.name] = _type(value)
+        if isinstance(value, Tensor):
+            if value.data_ptr() % 16 == 0:
+                attributes[(index,)] = [["tt.divisibility", 16]]
+        elif isinstance(value, int) and not isinstance(value, bool):
+            if value == 1:
+                signature[parameter.name], constants[parameter.name] = "constexpr", 1
+            elif value % 16 == 0:
+                attributes[(index,)] = [["tt.divisibility", 16]]
+    key = (
+        kernel.__name__,
+        tuple(signature.items()),
+        tuple((name, str(value)) for name, value in constants.items()),
+        tuple(sorted(attributes)),
+        tuple(sorted(settings.items())),
+    )
+    return ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes), settings, key
+
+
+def _type(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"*{_TYPES[str(value.dtype)]}"
+    if isinstance(value, bool):
+        return "i1"
+    if isinstance(value, int):
+        return "i32" if -(2**31) <= value < 2**31 else "i64"
+    return "fp32"
