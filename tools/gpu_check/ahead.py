@@ -58,7 +58,9 @@ def recording(architectures: Sequence[int] = ARCHITECTURES) -> Iterator[list[Com
             try:
                 kernel = triton.compile(source, target=target, options=settings)
             except Exception as error:
-                raise AssertionError(f"{self.__name__} does not compile for sm_{architecture}: {key}") from error
+                raise AssertionError(
+                    f"{self.__name__} does not compile for sm_{architecture}: {key}"
+                ) from error
             results.append(Compiled(self.__name__, architecture, kernel.metadata.shared, key))
 
     JITFunction.run = run

@@ -164,7 +164,9 @@ def _attend(
         total = tl.zeros((_TILE,), tl.float32)
         if KEY == _NVFP4:
             even = tl.load(query + row[:, None] * D + 2 * half[None, :], mask=valid[:, None], other=0).to(QK)
-            odd = tl.load(query + row[:, None] * D + 2 * half[None, :] + 1, mask=valid[:, None], other=0).to(QK)
+            odd = tl.load(query + row[:, None] * D + 2 * half[None, :] + 1, mask=valid[:, None], other=0).to(
+                QK
+            )
         else:
             q = tl.load(query + row[:, None] * D + d[None, :], mask=valid[:, None], other=0).to(QK)
         if VALUE == _NVFP4:
@@ -217,7 +219,9 @@ def _attend(
                     v = e.fp8(w, PV)
                 elif VALUE == _INT8:
                     s = tl.load(
-                        value_scales + slot[:, None] * (D // 64) + d[None, :] // 64, mask=seen[:, None], other=0
+                        value_scales + slot[:, None] * (D // 64) + d[None, :] // 64,
+                        mask=seen[:, None],
+                        other=0,
                     )
                     v = (w.to(tl.float32) * s.to(tl.float32)).to(PV)
                 else:

@@ -112,7 +112,9 @@ def _expand(
         if ENCODING == _FP8:
             x = e.fp8(w, tl.float32) * tl.load(scales + slot).to(tl.float32)[:, None]
         else:
-            x = w.to(tl.float32) * tl.load(scales + slot[:, None] * (D // 64) + d[None, :] // 64).to(tl.float32)
+            x = w.to(tl.float32) * tl.load(scales + slot[:, None] * (D // 64) + d[None, :] // 64).to(
+                tl.float32
+            )
         tl.store(out + target + d[None, :], x.to(tl.float16).to(tl.int16, bitcast=True))
 
 

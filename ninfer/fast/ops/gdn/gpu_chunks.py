@@ -64,7 +64,9 @@ def _prepare(
             mask=here[:, None] & inside, other=0,
         ).to(tl.float32)  # fmt: skip
         ring = (row + start + 4) % 4
-        x += tl.load(window + ring[:, None] * channels + base + d[None, :], mask=(row < 0)[:, None] & inside, other=0)
+        x += tl.load(
+            window + ring[:, None] * channels + base + d[None, :], mask=(row < 0)[:, None] & inside, other=0
+        )
         y += x * tl.load(convolution + tap * channels + base + d, mask=d < width, other=0)[None, :]
     y = y / (1 + tl.exp(-y))
     mask = (t < count)[:, None] & inside
@@ -178,16 +180,21 @@ def _finish(
     t, dv = tl.program_id(0) * BT + tl.arange(0, BT), tl.arange(0, DV)
     mask = (t < count)[:, None]
     t = t.to(tl.int64)
-    o = tl.load(output + (t[:, None] * VALUE_HEADS + head) * DV + dv[None, :], mask=mask, other=0).to(tl.float32)
+    o = tl.load(output + (t[:, None] * VALUE_HEADS + head) * DV + dv[None, :], mask=mask, other=0).to(
+        tl.float32
+    )
     z = tl.load(projected + t[:, None] * row_stride + z_at + head * DV + dv[None, :], mask=mask, other=0)
     z = z.to(tl.float32)
-    o = o * tl.rsqrt(tl.sum(o * o, 1) / DV + eps)[:, None] * tl.load(norm + dv)[None, :] * (z / (1 + tl.exp(-z)))
+    o = (
+        o
+        * tl.rsqrt(tl.sum(o * o, 1) / DV + eps)[:, None]
+        * tl.load(norm + dv)[None, :]
+        * (z / (1 + tl.exp(-z)))
+    )
     tl.store(y + t[:, None] * y_stride + head * DV + dv[None, :], o.to(y.dtype.element_ty), mask=mask)
 
 
-def delta_chunk(
-    layer: DeltaNet, buffers: ChunkBuffers, slot: int, start: int, count: int, y: Tensor
-) -> None:
+def delta_chunk(layer: DeltaNet, buffers: ChunkBuffers, slot: int, start: int, count: int, y: Tensor) -> None:
     """``count`` tokens from place ``start`` of the lane in ``slot``: mixed rows to ``y``, its state moves on.
 
     ``layer.projected`` [T, columns] and ``layer.gates`` [1, T, columns] hold the chunk's projections; the ring

@@ -46,13 +46,13 @@ _E4M3S = tl.constexpr(
     )
 )
 _E2M1S = tl.constexpr(
-    tuple(
-        _E2M1.format(sign=12 - 4 * plane, magnitude=_moved("m", "$1", 6 - 4 * plane)) for plane in range(4)
-    )
+    tuple(_E2M1.format(sign=12 - 4 * plane, magnitude=_moved("m", "$1", 6 - 4 * plane)) for plane in range(4))
 )
 _SIXES = tl.constexpr(
     tuple(
-        _WIDE.format(shift=4 * plane, move=_moved("h", "h", 4 - 2 * plane), mask="0x00300030", less="0xC320C320")
+        _WIDE.format(
+            shift=4 * plane, move=_moved("h", "h", 4 - 2 * plane), mask="0x00300030", less="0xC320C320"
+        )
         for plane in range(4)
     )
 )

@@ -141,13 +141,13 @@ def multiply(
 @triton.jit
 def _linear(
     x, x_stride, words, high, scales, row_scales, y, y_stride, part_stride, rows, count, width, steps,
-    FORMAT: tl.constexpr, ROW_SCALED: tl.constexpr, PARTS: tl.constexpr, EPILOGUE: tl.constexpr,
+    parts, FORMAT: tl.constexpr, ROW_SCALED: tl.constexpr, EPILOGUE: tl.constexpr,
     K: tl.constexpr, M: tl.constexpr, BN: tl.constexpr, ACT: tl.constexpr,
 ):  # fmt: skip
     tile, part = tl.program_id(0), tl.program_id(1)
     m = tl.program_id(2) * M + tl.arange(0, M)
     n = tile * BN + tl.arange(0, BN)
-    begin, end = steps * part // PARTS, steps * (part + 1) // PARTS
+    begin, end = steps * part // parts, steps * (part + 1) // parts
     acc = multiply(
         x, m * x_stride, m < rows, words, high, scales, n, width, begin, end, FORMAT, K, M, BN, ACT
     )
@@ -189,7 +189,7 @@ def linear(x: Tensor, matrix: Packed, y: Tensor, tile: Tile, rows: int, epilogue
     _linear[grid](
         x, x.stride(0), matrix.words, matrix.high, matrix.scales, matrix.row_scales,
         y, y_stride, part_stride, rows, matrix.rows, matrix.width, steps_of(matrix, tile),
-        FORMAT=matrix.format, ROW_SCALED=matrix.row_scales.numel() > 0, PARTS=parts, EPILOGUE=epilogue,
+        parts, FORMAT=matrix.format, ROW_SCALED=matrix.row_scales.numel() > 0, EPILOGUE=epilogue,
         K=tile.k, M=m, BN=tile.rows, ACT=triton_type(x.dtype),
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip

@@ -68,7 +68,9 @@ class Packed:
     @property
     def bytes(self) -> int:
         """Memory of all planes."""
-        return sum(t.numel() * t.element_size() for t in (self.words, self.high, self.scales, self.row_scales))
+        return sum(
+            t.numel() * t.element_size() for t in (self.words, self.high, self.scales, self.row_scales)
+        )
 
     @property
     def padded_rows(self) -> int:
@@ -103,7 +105,14 @@ def pack_grouped(number: int, codes: Tensor, scales: Tensor) -> Packed:
         if number != Q4:
             high = _high_plane(number, unsigned >> 4)
     return Packed(
-        number, rows, columns, width, words, high, _scale_words(scales, words_per_scale // group), _floats(codes)
+        number,
+        rows,
+        columns,
+        width,
+        words,
+        high,
+        _scale_words(scales, words_per_scale // group),
+        _floats(codes),
     )
 
 

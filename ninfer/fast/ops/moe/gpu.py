@@ -98,7 +98,9 @@ def _chosen(
     tl.store(y + m[:, None] * 0 + column[None, :], acc.to(y.dtype.element_ty), mask=mask)
 
 
-def _launch(x: Tensor, choice: Tensor, experts: Experts, y: Tensor, tile: Tile, pairs: int, gated: bool) -> None:
+def _launch(
+    x: Tensor, choice: Tensor, experts: Experts, y: Tensor, tile: Tile, pairs: int, gated: bool
+) -> None:
     m = experts.matrix
     _chosen[(pairs, triton.cdiv(experts.rows, tile.rows))](
         x, x.stride(0), choice, m.words, m.high, m.scales, m.row_scales, y, y.stride(0),

@@ -1,0 +1,73 @@
+"""The device a GPU program runs on: which one, how the host waits for it, what memory is free.
+
+Source of ``NINFER_CUDA_SYNC``: contract START-003.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+import torch
+
+from ninfer.errors import OptionError
+
+SYNC_MODES = ("spin", "blocking", "yield", "auto")
+
+
+def available() -> bool:
+    """Whether there is a device that the kernels can use: CUDA, and Triton to compile with."""
+    if not torch.cuda.is_available():
+        return False
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def sync_mode() -> str:
+    """How the host waits. Errors: ``OptionError`` for a value of NINFER_CUDA_SYNC that is none."""
+    mode = os.environ.get("NINFER_CUDA_SYNC", "spin")
+    if mode not in SYNC_MODES:
+        raise OptionError("NINFER_CUDA_SYNC", f"{mode!r} is not one of {', '.join(SYNC_MODES)}")
+    return mode
+
+
+def device_of(index: int) -> torch.device:
+    """CUDA device ``index``. Errors: ``OptionError`` naming ``--device`` where there is none."""
+    count = torch.cuda.device_count()
+    if not 0 <= index < count:
+        raise OptionError(
+            "--device", f"{index} where this machine has {count} CUDA devices, 0 to {count - 1}"
+        )
+    return torch.device("cuda", index)
+
+
+def architecture(device: torch.device) -> int:
+    """Compute capability as an integer (9.0: 90); 0 without a CUDA device."""
+    if device.type != "cuda":
+        return 0
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
+
+
+@dataclass(slots=True)
+class Waiter:
+    """Waits for what was enqueued so far on the current stream of ``device``."""
+
+    device: torch.device
+    mode: str = "spin"
+
+    def wait(self) -> None:
+        """Return when it has run. Errors: as CUDA's, raised here."""
+        if self.device.type != "cuda":
+            return
+        event = torch.cuda.Event(blocking=self.mode == "blocking")
+        event.record()
+        if self.mode in ("spin", "yield"):
+            while not event.query():
+                if self.mode == "yield":
+                    time.sleep(0)
+        event.synchronize()

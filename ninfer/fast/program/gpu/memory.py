@@ -1,0 +1,107 @@
+"""KV pages and state images on a device; who owns each is the program's business.
+
+Pools are tensors [pages, KV heads, 64, words] per attention layer; an image is one row of float32: per Gated
+DeltaNet layer a ring of the last four inputs, then the recurrent state. With its pages it is a whole prefix.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ninfer.fast.ops.attention.encodings import encoding
+from ninfer.fast.ops.attention.gpu import PAGE, Pool
+from ninfer.fast.ops.gdn.gpu import TAPS
+from ninfer.model.config import AttentionConfig, TextConfig
+
+
+def page_bytes(config: TextConfig, kv_format: str) -> int:
+    """Bytes of one page over all attention layers; 0 for a model without attention."""
+    if config.attention is None:
+        return 0
+    row = sum(encoding(kv_format, role, config.attention.head_dim).row_bytes for role in ("key", "value"))
+    return config.layer_types.count("full_attention") * config.attention.kv_heads * PAGE * row
+
+
+class GpuPages:
+    """``pages`` pages over all attention layers in one KV format."""
+
+    def __init__(
+        self, config: AttentionConfig, layers: list[int], pages: int, kv_format: str, device: torch.device
+    ) -> None:
+        self.pages = pages
+        key, value = (encoding(kv_format, role, config.head_dim) for role in ("key", "value"))
+        rows = (pages, config.kv_heads, PAGE)
+
+        def plane(words: int, kind: torch.dtype) -> Tensor:
+            return torch.zeros((*rows, words), dtype=kind, device=device)
+
+        self.layers = {
+            layer: Pool(
+                plane(key.words, key.word_type),
+                plane(key.scales, key.scale_type),
+                plane(value.words, value.word_type),
+                plane(value.scales, value.scale_type),
+                key,
+                value,
+            )
+            for layer in layers
+        }
+        self._free = list(range(pages))[::-1]
+
+    @property
+    def free_pages(self) -> int:
+        return len(self._free)
+
+    def allocate(self, count: int) -> list[int]:
+        """``count`` free pages. Errors: ``IndexError`` when fewer are free: the scheduler reserves first."""
+        if count > len(self._free):
+            raise IndexError(f"{count} pages asked for, {len(self._free)} free")
+        return [self._free.pop() for _ in range(count)]
+
+    def free(self, pages: list[int]) -> None:
+        """Give pages back."""
+        self._free.extend(pages)
+
+    def check_integrity(self) -> None:
+        """Every free page is free once; called at idle."""
+        assert len(set(self._free)) == len(self._free), "a KV page is free twice"
+
+
+class GpuStates:
+    """``slots`` images [slots, floats] on a device; a slot is handed out zeroed and comes back by ``free``."""
+
+    def __init__(self, config: TextConfig, slots: int, device: torch.device) -> None:
+        self.window_at: dict[int, int] = {}
+        self.state_at: dict[int, int] = {}
+        size = 0
+        for layer, kind in enumerate(config.layer_types):
+            if kind != "linear_attention":
+                continue
+            assert config.gdn is not None
+            self.window_at[layer] = size
+            size += TAPS * config.gdn.channels
+            self.state_at[layer] = size
+            size += config.gdn.value_heads * config.gdn.key_dim * config.gdn.value_dim
+        self.images = torch.zeros((slots, max(size, 4)), dtype=torch.float32, device=device)
+        self.slots = slots
+        self._free = list(range(slots))[::-1]
+
+    @property
+    def free_slots(self) -> int:
+        return len(self._free)
+
+    @property
+    def image_bytes(self) -> int:
+        return 4 * self.images.shape[1]
+
+    def allocate(self) -> int:
+        """A zeroed slot. Errors: ``IndexError`` when none is free (the scheduler reserves before)."""
+        slot = self._free.pop()
+        self.images[slot].zero_()
+        return slot
+
+    def free(self, slot: int) -> None:
+        """Give a slot back."""
+        assert slot not in self._free, f"state slot {slot} freed twice"
+        self._free.append(slot)

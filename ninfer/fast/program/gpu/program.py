@@ -1,0 +1,353 @@
+"""The program of a model on a GPU: what the worker sees, as ``ninfer.fast.program.program`` on CPUs.
+
+Owns every lane's memory on the device and the calls that compute. A round is one upload, two graphs and one
+download; nothing else waits for the device.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ninfer.fast.ops.attention.encodings import BF16, encoding
+from ninfer.fast.ops.attention.gpu import PAGE
+from ninfer.fast.ops.select.gpu import unsigned_to_signed
+from ninfer.fast.program.gpu.buffers import RoundBuffers, Sizes
+from ninfer.fast.program.gpu.chunk import Chunk, Prefill
+from ninfer.fast.program.gpu.control import Control, ControlSizes
+from ninfer.fast.program.gpu.device import Waiter, architecture
+from ninfer.fast.program.gpu.forward import Forward, Shape
+from ninfer.fast.program.gpu.graphs import Graphs, allowance
+from ninfer.fast.program.gpu.memory import GpuPages, GpuStates, page_bytes
+from ninfer.fast.program.gpu.parameters import TextModel
+from ninfer.fast.program.gpu.tiles import TileTable
+from ninfer.model.config import TextConfig
+from ninfer.sampling.parameters import SamplingParameters
+
+Tokens = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuOptions:
+    """Sizes fixed at start-up. ``pages`` None: as many as leave ``headroom`` bytes of the device free.
+
+    ``columns`` is the widest round; ``records`` keeps what verification needs. ``activations`` is bf16 but in
+    the interpreter.
+    """
+
+    lanes: int
+    max_context: int
+    pages: int | None
+    kv_format: str
+    prefill_chunk: int
+    vocabulary: int
+    headroom: int = 1 << 30
+    columns: int = 16
+    graphs: bool = True
+    records: bool = False
+    deterministic: bool = True
+    sync: str = "spin"
+    activations: torch.dtype = torch.bfloat16
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """One sequence's memory: block table row, state slot, pages, and how many tokens they hold."""
+
+    index: int
+    slot: int
+    pages: list[int]
+    frontier: int = 0
+    shift: int = 0
+    counted: object = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ledger:
+    """Device memory by owner, in bytes."""
+
+    weights: int
+    states: int
+    kv: int
+    workspace: int
+    graph_allowance: int
+    graphs: int = field(default=0)
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.states + self.kv + self.workspace + self.graph_allowance
+
+
+class GpuProgram:
+    """A loaded text model with its memory on ``device``. Not thread-safe: one worker owns it.
+
+    ``last_unit``: when the last call was launched and ended, in seconds of one clock.
+    """
+
+    def __init__(
+        self, model: TextModel, config: TextConfig, options: GpuOptions, device: torch.device
+    ) -> None:
+        self.config, self.device, self._model = config, device, model
+        tiles = TileTable(architecture(device))
+        # Keys of 16 bits are met by queries of the activation type, codes by fp16.
+        query = options.activations
+        attention = [i for i, kind in enumerate(config.layer_types) if kind == "full_attention"]
+        if config.attention is not None:
+            key = encoding(options.kv_format, "key", config.attention.head_dim)
+            if key.number != BF16 and options.activations == torch.bfloat16:
+                query = torch.float16
+        self.states = GpuStates(config, options.lanes, device)
+        rows = max(options.columns, options.lanes)
+        table_pages = self.pages_for(options.max_context)
+        self._control = Control(ControlSizes(rows, options.lanes, table_pages, config.vocab), device)
+        sizes = Sizes(rows, parts=8, small_parts=8, vocabulary=options.vocabulary)
+        self._buffers = RoundBuffers(config, sizes, options.activations, query, device)
+        # The pages come last: their number is what is left.
+        self.pages: GpuPages | None = None
+        self._forward = Forward(
+            config, model, self.states, None, self._buffers, self._control, tiles, options.records
+        )
+        self._prefill = Prefill(
+            config, model, self._forward, None, self._control.tables, tiles, options.prefill_chunk,
+            options.activations, query, device,
+        )  # fmt: skip
+        self._graphs = Graphs(device, options.graphs)
+        # Families Forward and Finish, each batch size; one topology class without speculation.
+        self.graph_allowance = allowance(2 * options.lanes if self._graphs.enabled else 0)
+        pages = options.pages
+        if pages is None:
+            pages = self._pages_that_fit(options)
+        if config.attention is not None:
+            self.pages = GpuPages(config.attention, attention, pages, options.kv_format, device)
+            self._forward.set_pages(self.pages)
+            self._prefill.set_pages(self.pages)
+            self._prefill.expand_pages(table_pages)
+        self.options = _Resolved(
+            options.lanes,
+            options.max_context,
+            pages,
+            options.prefill_chunk,
+            options.vocabulary,
+            options.kv_format,
+        )
+        self._waiter = Waiter(device, options.sync)
+        self._drawn = torch.zeros(rows, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self._free_lanes = list(range(options.lanes))[::-1]
+        self.last_unit = (0.0, 0.0)
+
+    def _pages_that_fit(self, options: GpuOptions) -> int:
+        per_page = page_bytes(self.config, options.kv_format)
+        if per_page == 0:
+            return self.pages_for(options.max_context) * options.lanes
+        torch.cuda.empty_cache()
+        free = torch.cuda.mem_get_info(self.device)[0] - options.headroom - self.graph_allowance
+        return max(0, free // per_page)
+
+    @property
+    def ledger(self) -> Ledger:
+        """What the program holds."""
+        kv = 0
+        if self.pages is not None:
+            kv = self.pages.pages * page_bytes(self.config, self.options.kv_format)
+        workspace = self._buffers.workspace.bytes + self._prefill.bytes + self._control.bytes
+        states = self.states.slots * self.states.image_bytes
+        return Ledger(
+            self._model.bytes, states, kv, workspace, self.graph_allowance, self._graphs.measured_bytes
+        )
+
+    # --- lanes -------------------------------------------------------------------------------------
+
+    @staticmethod
+    def pages_for(tokens: int) -> int:
+        """Pages that ``tokens`` tokens fill."""
+        return -(-tokens // PAGE)
+
+    @property
+    def free_pages(self) -> int:
+        return self.options.pages if self.pages is None else self.pages.free_pages
+
+    def open_lane(self, ceiling: int) -> Lane:
+        """A zeroed state image and pages for ``ceiling`` tokens."""
+        pages = [] if self.pages is None else self.pages.allocate(self.pages_for(ceiling))
+        try:
+            slot = self.states.allocate()
+        except IndexError:
+            if self.pages is not None:
+                self.pages.free(pages)
+            raise
+        lane = Lane(self._free_lanes.pop(), slot, pages)
+        self._control.set_table(lane.index, pages)
+        return lane
+
+    def close_lane(self, lane: Lane) -> None:
+        """Give a lane's memory back."""
+        self.states.free(lane.slot)
+        if self.pages is not None:
+            self.pages.free(lane.pages)
+        lane.pages = []
+        self._free_lanes.append(lane.index)
+
+    # --- computing ---------------------------------------------------------------------------------
+
+    def prefill(self, lane: Lane, tokens: Tokens, axes: Tokens) -> Tensor:
+        """Take a chunk of at most ``prefill_chunk`` tokens; the residual row of its last one, on the device.
+
+        Shapes: ``tokens`` [T] int32, ``axes`` [3, T] int32.
+        """
+        assert 0 < len(tokens) <= self.options.prefill_chunk
+        launched = time.monotonic()
+        row = self._prefill.run(Chunk(tokens, axes, lane.frontier, lane.index, lane.slot))
+        self._waiter.wait()
+        self.last_unit = (launched, time.monotonic())
+        # Media span fewer positions than tokens: what follows counts on from the largest one so far.
+        largest = max(lane.frontier + lane.shift, int(axes.max()) + 1)
+        lane.frontier += len(tokens)
+        lane.shift = largest - lane.frontier
+        lane.counted = None
+        return row
+
+    def first(self, lane: Lane, row: Tensor, sampler: Any) -> int:
+        """The token after a finished prefill whose last residual row is ``row``."""
+        launched = time.monotonic()
+        self._buffers.hidden[0].copy_(row)
+        self._set_sampler(0, lane, sampler, lane.frontier, counted=-1)
+        self._control.upload()
+        self._graphs.run(("head", 1), partial(self._forward.head, 1))
+        drawn = self._finish(1)[0]
+        self.last_unit = (launched, time.monotonic())
+        return drawn
+
+    def round(self, rows: Sequence[Any]) -> list[int]:
+        """One decode round: take in each row's token, draw each row's next.
+
+        A drawn value below 0 is no token. ``rows``: lane, token and sampler of each.
+        """
+        count = len(rows)
+        assert 0 < count <= len(self._control.host_rows)
+        host_rows, host_blocks = self._control.host_rows, self._control.host_blocks
+        for index, row in enumerate(rows):
+            lane = row.lane
+            place, axis = lane.frontier, lane.frontier + lane.shift
+            host_rows[index] = (row.token, place, axis, axis, axis, lane.index, index, place)
+            host_blocks[index] = (index, 1, lane.slot, 1, place, lane.index, 0, 0)
+            self._set_sampler(index, lane, row.sampler, place + 1, counted=row.token)
+        launched = time.monotonic()
+        self._control.upload()
+        shape = Shape(count, count)
+        self._graphs.run(("forward", count), partial(self._forward.forward, shape))
+        drawn = self._finish(count)
+        self.last_unit = (launched, time.monotonic())
+        for row in rows:
+            row.lane.frontier += 1
+        return drawn
+
+    def logits(self, rows: int) -> npt.NDArray[np.float32]:
+        """The last Forward's logits [rows, vocabulary] (tests and scoring)."""
+        logits: npt.NDArray[np.float32] = self._buffers.logits[0, :rows].cpu().clone().numpy()
+        return logits
+
+    def _finish(self, rows: int) -> list[int]:
+        self._graphs.run(("finish", rows), partial(self._forward.finish, rows))
+        self._drawn[:rows].copy_(self._buffers.drawn[:rows], non_blocking=True)
+        self._waiter.wait()
+        drawn: list[int] = self._drawn[:rows].tolist()
+        return drawn
+
+    def _set_sampler(self, index: int, lane: Lane, sampler: Any, position: int, counted: int) -> None:
+        p: SamplingParameters = sampler.parameters
+        self._control.host_numbers[index, :6] = (
+            p.temperature, p.top_p, p.min_p, p.presence_penalty, p.frequency_penalty, p.top_k
+        )  # fmt: skip
+        penalised = bool(p.presence_penalty or p.frequency_penalty)
+        if penalised and lane.counted is not sampler:
+            # The counts include the token that this round takes in.
+            self._control.set_counts(lane.index, sampler.counts)
+            lane.counted, counted = sampler, -1
+        self._control.host_words[index, :5] = (
+            unsigned_to_signed(p.seed), position, lane.index if penalised else -1, counted, -1
+        )  # fmt: skip
+
+    def dry_wide(self) -> None:
+        """Launch a wide verification and its fold over whatever the control tables hold (compile checks)."""
+        rows = len(self._control.host_rows)
+        self._forward.forward(Shape(rows, 1, rows))
+        self._forward.fold(1)
+
+    def time_verify(self, lane: Lane, columns: int, context: int, rounds: int) -> float:
+        """Median seconds of verifying a block of ``columns`` at ``context`` and folding it (benchmarks)."""
+        c = self._control
+        for index in range(columns):
+            place = context + index
+            c.host_rows[index] = (7, place, place, place, place, lane.index, 0, context)
+            c.host_numbers[index], c.host_words[index, :5] = 0, (1, place + 1, -1, -1, -1)
+        c.host_blocks[0] = (0, columns, lane.slot, 0, context, lane.index, 0, 0)
+        shape = Shape(columns, 1, columns)
+        steps = (
+            (("forward", columns, 1), partial(self._forward.forward, shape)),
+            (("finish", columns), partial(self._forward.finish, columns)),
+            (("fold", 1), partial(self._forward.fold, 1)),
+        )
+        c.upload()
+        for _, launch in steps:
+            launch()
+        times = []
+        for index in range(rounds + 2):
+            began = time.monotonic()
+            c.upload()
+            for key, launch in steps:
+                self._graphs.run(key, launch)
+            self._waiter.wait()
+            if index >= 2:
+                times.append(time.monotonic() - began)
+        return sorted(times)[len(times) // 2]
+
+    def warm_up(self) -> None:
+        """Compile every kernel of a round and capture its graphs, by running rounds of empty lanes."""
+        self._control.host_words[:, 2:5] = -1
+        count = self.options.lanes
+        for index in range(count):
+            self._control.host_rows[index] = (0, 0, 0, 0, 0, index, index, 0)
+            # Not committed: images stay as they are.
+            self._control.host_blocks[index] = (index, 1, index, 0, 0, index, 0, 0)
+        self._control.upload()
+        for rows in range(1, count + 1):
+            shape = Shape(rows, rows)
+            for key, launch in (
+                (("forward", rows), partial(self._forward.forward, shape)),
+                (("finish", rows), partial(self._forward.finish, rows)),
+            ):
+                launch()
+                self._graphs.run(key, launch)
+        self._forward.head(1)
+        self._graphs.run(("head", 1), partial(self._forward.head, 1))
+        self._waiter.wait()
+
+    def check_integrity(self) -> None:
+        """At idle: every page and slot is free, once."""
+        assert self.states.free_slots == self.states.slots, "a state slot leaked"
+        if self.pages is not None:
+            self.pages.check_integrity()
+            assert self.pages.free_pages == self.pages.pages, "a KV page leaked"
+
+    def close(self) -> None:
+        """Nothing runs on without calls; memory goes with the object."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Resolved:
+    """``ProgramOptions`` as the worker reads them."""
+
+    lanes: int
+    max_context: int
+    pages: int
+    prefill_chunk: int
+    vocabulary: int
+    kv_format: str

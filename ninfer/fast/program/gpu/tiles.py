@@ -1,0 +1,47 @@
+"""Tiles by architecture, weight format and shape class, from the committed table ``spec/gpu.yaml``.
+
+The table is written by ``tools/gpu_check`` on a device; nothing is tuned at run time (law 8).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ninfer import spec
+from ninfer.fast.ops.linear.gpu import Tile, steps_of
+from ninfer.fast.ops.linear.packing import NAMES, Packed
+
+_FORMATS = {number: name for name, number in NAMES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class TileTable:
+    """The tiles of one architecture (compute capability as an integer, 90 for 9.0; 0: no device)."""
+
+    architecture: int
+
+    def _rows(self) -> dict[str, Any]:
+        tables = spec.document("gpu")["tiles"]
+        return dict(tables.get(f"sm_{self.architecture}", tables["default"]))
+
+    def tile(self, matrix: Packed, kind: str | None = None) -> Tile:
+        """The tile of a matrix; ``kind`` is its shape class where the shape does not say it."""
+        classes = self._rows()["linear"][_FORMATS[matrix.format]]
+        row = classes.get(kind or shape_class(matrix.rows, matrix.columns), classes["wide"])
+        tile = Tile(*row)
+        return Tile(tile.rows, min(tile.parts, steps_of(matrix, tile)), tile.k, tile.warps, tile.stages)
+
+    def chunk_attention(self) -> tuple[int, int, int, int]:
+        """Query rows, keys, warps and stages of a prefill chunk's attention."""
+        rows, keys, warps, stages = self._rows()["chunk_attention"]
+        return rows, keys, warps, stages
+
+
+def shape_class(rows: int, columns: int) -> str:
+    """``wide`` outputs fill the device alone; ``narrow`` ones want K in parts, ``small`` ones in many."""
+    if rows <= 512:
+        return "small"
+    if rows < 8192:
+        return "deep" if columns > 8192 else "narrow"
+    return "wide"
