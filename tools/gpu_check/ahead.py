@@ -49,11 +49,13 @@ def recording(architectures: Sequence[int] = ARCHITECTURES) -> Iterator[list[Com
     real = JITFunction.run
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
-        source, settings, key = _source(self, args, options)
-        if key in seen:
-            return
-        seen.add(key)
         for architecture in architectures:
+            # Kernels follow each other where the device can: that is decided per launch, so it is here too.
+            follows = {"PDL": True, "launch_pdl": True} if architecture >= 90 and "PDL" in options else {}
+            source, settings, key = _source(self, args, options | follows)
+            if (architecture, key) in seen:
+                continue
+            seen.add((architecture, key))
             target = GPUTarget("cuda", architecture, 32)
             try:
                 kernel = triton.compile(source, target=target, options=settings)
@@ -89,6 +91,8 @@ def _source(
             if value.data_ptr() % 16 == 0:
                 attributes[(index,)] = [["tt.divisibility", 16]]
         elif isinstance(value, int) and not isinstance(value, bool):
+            if parameter.do_not_specialize:
+                continue
             if value == 1:
                 signature[parameter.name], constants[parameter.name] = "constexpr", 1
             elif value % 16 == 0:

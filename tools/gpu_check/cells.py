@@ -123,6 +123,22 @@ class Bench:
             ended = now
         return statistics.median(times), statistics.median(gaps)
 
+    def profile(self, lanes: int, context: int) -> None:
+        """Print where a round's device time goes, by kernel."""
+        sampler = SimpleNamespace(parameters=GREEDY, counts=np.zeros(1, np.int32))
+        rows = [SimpleNamespace(lane=lane, token=7, sampler=sampler) for lane in self.lanes[:lanes]]
+        for lane in self.lanes:
+            lane.frontier, lane.shift = context, 0
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            for _ in range(4):
+                self.program.round(rows)
+        events = sorted(profile.key_averages(), key=lambda event: -event.self_device_time_total)
+        for event in events[:14]:
+            each, total = event.self_device_time_total / event.count, event.self_device_time_total / 4
+            print(
+                f"    {event.key[:40]:40} {event.count // 4:5} x {each:8.2f} us = {total:9.1f} us", flush=True
+            )
+
     def verify(self, columns: int, context: int, rounds: int = 12) -> float:
         """Median seconds of Forward, Finish and fold of one block."""
         return self.program.time_verify(self.lanes[0], columns, context, rounds)
@@ -195,6 +211,8 @@ def run_cell(name: str, contexts: Sequence[int], copy: float, arguments: Any) ->
             note(f"prefill {arguments.prefill}", bench.prefill(arguments.prefill), arguments.prefill, None)
 
         phases.append(("prefill", prefill))
+    if arguments.profile:
+        phases.append(("profile", lambda: bench.profile(1, 8192)))
     for phase, action in phases:
         try:
             action()
@@ -215,6 +233,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--verify", default="4,8,16,32")
     parser.add_argument("--prefill", type=int, default=8192)
     parser.add_argument("--chunk", type=int, default=8192)
+    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--lanes", type=int, default=8)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args(argv)

@@ -14,9 +14,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from ninfer.fast.ops.attention.encodings import encoding
+from ninfer.fast.ops.attention.gpu import SPLITS, Pool, attend
 from ninfer.fast.ops.linear import packing
 from ninfer.fast.ops.linear.gpu import SWIGLU, Tile, linear, steps_of
 from ninfer.fast.ops.linear.packing import Packed, repack
@@ -40,18 +43,14 @@ def candidates(number: int) -> Iterator[Tile]:
     if number == packing.BF16:
         for rows, k, warps, stages in (
             (32, 128, 4, 4), (32, 256, 4, 3), (32, 256, 4, 4), (32, 128, 2, 5), (64, 64, 4, 5), (64, 128, 4, 3),
-            (64, 128, 4, 4), (64, 128, 4, 5), (64, 256, 4, 3), (64, 256, 8, 3), (128, 64, 4, 4), (128, 64, 8, 5),
-            (128, 128, 8, 3), (128, 128, 4, 3), (16, 256, 4, 4), (16, 512, 4, 3),
+            (64, 128, 4, 4), (64, 256, 4, 3), (128, 64, 4, 4), (128, 128, 8, 3), (16, 256, 4, 4), (16, 512, 4, 3),
         ):  # fmt: skip
             yield Tile(rows, 1, k, warps, stages)
         return
-    for rows in (32, 64, 128):
-        for warps in (2, 4, 8):
-            if rows // warps < 8 or rows // warps > 32:
-                continue
-            for stages in (2, 3, 4):
-                if not (number == packing.Q5 and rows == 128 and stages > 2):
-                    yield Tile(rows, 1, 64, warps, stages)
+    for rows, warps in ((32, 2), (32, 4), (64, 4), (128, 4), (128, 8)):
+        for stages in (2, 3, 4):
+            if not (number == packing.Q5 and rows == 128 and stages > 2):
+                yield Tile(rows, 1, 64, warps, stages)
 
 
 def matrix_of(number: int, rows: int, columns: int, device: torch.device) -> Packed:
@@ -68,14 +67,11 @@ def compile_all(names: Sequence[str], worker: int, workers: int) -> None:
     x = torch.zeros((16, 1024), dtype=torch.bfloat16, device=device)
     y, product = torch.zeros((8, 16, 256), device=device), x.clone()
     for number, tile in todo[worker::workers]:
-        for parts in (1, 2):
-            try:
-                linear(x, matrices[number], y, Tile(tile.rows, parts, tile.k, tile.warps, tile.stages), 1)
-            except Exception as error:
-                print(f"skip {number} {tile}: {type(error).__name__}", flush=True)
-                break
-        else:
+        try:
+            linear(x, matrices[number], y, tile, 1)
             linear(x, matrices[number], product, tile, 1, SWIGLU)
+        except Exception as error:
+            print(f"skip {number} {tile}: {type(error).__name__}", flush=True)
     torch.cuda.synchronize()
 
 
@@ -96,7 +92,7 @@ def time_of(launches: list[object], repetitions: int = 3) -> float:
     return best / len(launches)
 
 
-def measure(names: Sequence[str]) -> list[dict[str, object]]:
+def measure(names: Sequence[str]) -> list[dict[str, Any]]:
     """Every candidate on every shape."""
     device, results = torch.device("cuda"), []
     for name in names:
@@ -138,6 +134,56 @@ def measure(names: Sequence[str]) -> list[dict[str, object]]:
     return results
 
 
+def _show(results: list[dict[str, Any]], name: str, shape: str) -> None:
+    rows = sorted((r for r in results if r["format"] == name and r["shape"] == shape), key=lambda r: r["us"])
+    for r in rows[:3]:
+        print(f"{name:6} {shape:12} {r['tile']!s:22} {r['us']:8.1f} us {r['gb_s']:7.0f} GB/s", flush=True)
+
+
+def measure_attention() -> None:
+    """Tiles of the round's attention on the 27B's heads."""
+    device = torch.device("cuda")
+    key, value = (encoding("bf16", role, 256) for role in ("key", "value"))
+    for context, lanes in ((8192, 1), (8192, 8), (65536, 1)):
+        pages = context // 64 + 1
+        shape = (lanes * pages, 4, 64, 256)
+        empty = torch.empty(0, dtype=torch.float16, device=device)
+        pools = [
+            Pool(
+                torch.randn(shape, device=device).bfloat16().view(torch.int16), empty,
+                torch.randn(shape, device=device).half().view(torch.int16), empty, key, value,
+            )
+            for _ in range(3)
+        ]  # fmt: skip
+        tables = torch.randperm(lanes * pages, device=device).int().view(lanes, pages)
+        blocks = torch.zeros((lanes, 8), dtype=torch.int32, device=device)
+        blocks[:, 0] = blocks[:, 5] = torch.arange(lanes, device=device)
+        blocks[:, 1], blocks[:, 4] = 1, context
+        query = torch.randn((lanes, 24, 256), device=device).bfloat16()
+        sums = torch.zeros((lanes, 24, SPLITS, 256), device=device)
+        states = torch.zeros((lanes, 24, SPLITS, 2), device=device)
+        rows = []
+        for bt, warps, stages in (
+            (32, 4, 2), (32, 4, 3), (32, 4, 4), (32, 2, 3), (64, 4, 2), (64, 4, 3), (64, 8, 2), (16, 2, 4), (16, 4, 4)
+        ):  # fmt: skip
+
+            def one(pool: Pool, bt: int = bt, warps: int = warps, stages: int = stages) -> None:
+                attend(
+                    query, pool, blocks, tables, sums, states, lanes, 1, torch.bfloat16, (bt, warps, stages)
+                )
+
+            try:
+                one(pools[0])
+                seconds = time_of([lambda p=p: one(p) for p in pools])
+            except Exception as error:
+                print(f"skip attend {bt, warps, stages}: {type(error).__name__}", flush=True)
+                continue
+            rows.append((seconds * 1e6, (bt, warps, stages)))
+        floor = 4 * lanes * context * 1024 / 4.27e12 * 1e6
+        for us, tile in sorted(rows)[:3]:
+            print(f"attend @{context} b{lanes} {tile} {us:.1f} us, copying takes {floor:.1f}", flush=True)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Compile in parallel, measure, print the three best of each."""
     parser = argparse.ArgumentParser(
@@ -157,17 +203,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     workers = [subprocess.Popen([*command, str(i)]) for i in range(arguments.workers)]
     for worker in workers:
         worker.wait()
+    measure_attention()
     results = measure(names)
-    for name in names:
-        for shape, *_ in SHAPES:
-            rows = sorted(
-                (r for r in results if r["format"] == name and r["shape"] == shape), key=lambda r: r["us"]
-            )
-            for r in rows[:3]:
-                print(
-                    f"{name:6} {shape:12} {r['tile']!s:22} {r['us']:8.1f} us {r['gb_s']:7.0f} GB/s",
-                    flush=True,
-                )
     if arguments.json:
         arguments.json.write_text(json.dumps(results))
 

@@ -18,7 +18,7 @@ _PAGE = tl.constexpr(PAGE)
 _INT8, _FP8, _NVFP4 = tl.constexpr(e.INT8), tl.constexpr(e.FP8), tl.constexpr(e.NVFP4)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["start", "count"])
 def _attend_chunk(
     query, table, keys, values, projected, row_stride, gate_at, y, y_stride, start, count,
     QUERY_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, KEY: tl.constexpr, VALUE: tl.constexpr,

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ninfer.fast.ops.gpu_control import BLOCK_WORDS
+from ninfer.fast.ops.launch import follow, options
 
 TAPS = 4  # columns of the ring, and taps of the convolution
 _BLOCK = tl.constexpr(BLOCK_WORDS)
@@ -72,8 +73,9 @@ def _delta(
     projected, row_stride, z_at, gates, part_stride, gate_stride, a_at, b_at, convolution, a_log, dt_bias, norm,
     images, image_stride, window_at, state_at, blocks, y, y_stride, eps, root,
     KEY_HEADS: tl.constexpr, VALUE_HEADS: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
-    PARTS: tl.constexpr, FOLD: tl.constexpr,
+    PARTS: tl.constexpr, FOLD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    follow(PDL)
     record, head = blocks + tl.program_id(0) * _BLOCK, tl.program_id(1)
     first_row, columns, slot = tl.load(record), tl.load(record + 1), tl.load(record + 2)
     commit, position = tl.load(record + 3), tl.load(record + 4)
@@ -85,7 +87,8 @@ def _delta(
     iq = (head // GROUP) * DK + dk
     ik = KEY_HEADS * DK + iq
     iv = 2 * KEY_HEADS * DK + head * DV + dv
-    at = image + state_at + head * DK * DV + dk[:, None] * DV + dv[None, :]
+    # Rows of d_k: both sums over it stay inside a warp.
+    at = image + state_at + head * DK * DV + dv[:, None] * DK + dk[None, :]
     state = tl.load(at)
     q3, q2, q1 = (
         _ring(window, position, 3, channels, iq),
@@ -121,12 +124,12 @@ def _delta(
             a += tl.load(gate + a_at + head).to(tl.float32)
             b += tl.load(gate + b_at + head).to(tl.float32)
         state = state * tl.exp(decay * softplus(a + bias))
-        delta = (v - tl.sum(state * k[:, None], 0)) / (1 + tl.exp(-b))
-        state = state + k[:, None] * delta[None, :]
+        delta = (v - tl.sum(state * k[None, :], 1)) / (1 + tl.exp(-b))
+        state = state + delta[:, None] * k[None, :]
         if not FOLD:
             q = _mixed(q3, q2, q1, q0, convolution, channels, iq)
             q = q * (tl.rsqrt(tl.sum(q * q) + 1e-6) * root)
-            o = tl.sum(state * q[:, None], 0)
+            o = tl.sum(state * q[None, :], 1)
             z = tl.load(source + z_at + head * DV + dv).to(tl.float32)
             o = o * tl.rsqrt(tl.sum(o * o) / DV + eps) * tl.load(norm + dv) * (z / (1 + tl.exp(-z)))
             tl.store(y + row * y_stride + head * DV + dv, o.to(y.dtype.element_ty))
@@ -159,14 +162,16 @@ def delta(layer: DeltaNet, blocks: Tensor, y: Tensor, count: int, fold: bool = F
         layer.images, layer.images.stride(0), layer.window_at, layer.state_at, blocks, y, y.stride(0),
         layer.eps, layer.key_dim**-0.5,
         KEY_HEADS=layer.key_heads, VALUE_HEADS=layer.value_heads, DK=layer.key_dim, DV=layer.value_dim,
-        PARTS=layer.gates.shape[0], FOLD=fold, num_warps=warps,
+        PARTS=layer.gates.shape[0], FOLD=fold, **options(y), num_warps=warps,
     )  # fmt: skip
 
 
 @triton.jit
 def _shift(
-    projected, row_stride, images, image_stride, window_at, blocks, channels, BLOCK: tl.constexpr
+    projected, row_stride, images, image_stride, window_at, blocks, channels, BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
+    follow(PDL)
     record = blocks + tl.program_id(0) * _BLOCK
     first_row, columns, slot = tl.load(record), tl.load(record + 1), tl.load(record + 2)
     position = tl.load(record + 4)
@@ -183,5 +188,5 @@ def shift(layer: DeltaNet, blocks: Tensor, count: int) -> None:
     """The last three of the blocks' columns into their lanes' rings."""
     _shift[(count, triton.cdiv(layer.channels, 1024))](
         layer.projected, layer.projected.stride(0), layer.images, layer.images.stride(0), layer.window_at,
-        blocks, layer.channels, BLOCK=1024,
+        blocks, layer.channels, BLOCK=1024, **options(layer.images),
     )  # fmt: skip

@@ -40,7 +40,7 @@ class ChunkBuffers:
     output: Tensor
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["slot", "start", "count"])
 def _prepare(
     projected, row_stride, convolution, images, image_stride, window_at, slot, start, count, query, key, value,
     root, KEY_HEADS: tl.constexpr, VALUE_HEADS: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
@@ -84,7 +84,7 @@ def _prepare(
             tl.store(at, (y * scale[:, None]).to(key.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["start", "count"])
 def _solve(
     gates, gate_stride, a_at, b_at, a_log, dt_bias, query, key, value, written, read, local, sums, system,
     start, count, KEY_HEADS: tl.constexpr, VALUE_HEADS: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
@@ -132,7 +132,7 @@ def _solve(
     tl.store(read + reads_at, w.to(read.dtype.element_ty), mask=here[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["slot", "start", "count", "chunks"])
 def _scan(
     query, key, written, read, local, sums, output, images, image_stride, state_at, slot, start, count, chunks,
     KEY_HEADS: tl.constexpr, VALUE_HEADS: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BV: tl.constexpr,
@@ -142,7 +142,7 @@ def _scan(
     i, dk = tl.arange(0, _CHUNK), tl.arange(0, DK)
     dv = tl.program_id(1) * BV + tl.arange(0, BV)
     at = images + slot.to(tl.int64) * image_stride + state_at + head * DK * DV
-    at = at + dk[:, None] * DV + dv[None, :]
+    at = at + dv[None, :] * DK + dk[:, None]
     state = tl.load(at)
     for chunk in range(chunks):
         t = (start // _CHUNK + chunk) * _CHUNK + i - start
@@ -171,7 +171,7 @@ def _scan(
     tl.store(at, state)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _finish(
     output, projected, row_stride, z_at, norm, y, y_stride, count, eps,
     VALUE_HEADS: tl.constexpr, DV: tl.constexpr, BT: tl.constexpr,

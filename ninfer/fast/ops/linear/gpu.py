@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ninfer.fast.ops.launch import follow, gdc_launch_dependents, gdc_wait, options, prefetch
 from ninfer.fast.ops.linear import decode as d
 from ninfer.fast.ops.linear.packing import BF16, FP8, NVFP4, Q4, Q5, Q6, Q8, Packed
 
@@ -139,15 +140,50 @@ def multiply(
 
 
 @triton.jit
+def _words_a_step(FORMAT: tl.constexpr):
+    """Words between a row's consecutive tiles: 64 rows of one tile."""
+    if FORMAT == _Q8:
+        return 2048
+    if FORMAT == _NVFP4:
+        return 1024
+    return 4096
+
+
+@triton.jit
+def _first_word(n, width, begin, FORMAT: tl.constexpr):
+    """Where the rows' first tile of the iteration ``begin`` lies."""
+    panel, inside = (n // 64).to(tl.int64), n % 64
+    if FORMAT == _FP8:
+        return panel * (width // 128) * 4096 + begin * 2 * 4096 + inside * 64
+    if FORMAT == _Q8:
+        return panel * (width // 64) * 2048 + begin * 4 * 2048 + inside * 32
+    if FORMAT == _NVFP4:
+        return panel * (width // 64) * 1024 + begin * 4 * 1024 + inside * 16
+    if FORMAT == _Q5:
+        return panel * (width // 256) * 4096 + begin * 2 * 4096 + inside * 64
+    return panel * (width // 256) * 4096 + begin * 4096 + inside * 64
+
+
+@triton.jit(do_not_specialize=["rows", "parts"])
 def _linear(
     x, x_stride, words, high, scales, row_scales, y, y_stride, part_stride, rows, count, width, steps,
     parts, FORMAT: tl.constexpr, ROW_SCALED: tl.constexpr, EPILOGUE: tl.constexpr,
-    K: tl.constexpr, M: tl.constexpr, BN: tl.constexpr, ACT: tl.constexpr,
+    K: tl.constexpr, M: tl.constexpr, BN: tl.constexpr, ACT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     tile, part = tl.program_id(0), tl.program_id(1)
     m = tl.program_id(2) * M + tl.arange(0, M)
     n = tile * BN + tl.arange(0, BN)
     begin, end = steps * part // parts, steps * (part + 1) // parts
+    if PDL:
+        # Weights wait for nobody: the first lines are on their way while the kernel before ends.
+        gdc_launch_dependents()
+        ahead = tl.arange(0, 4)
+        if FORMAT == _BF16:
+            prefetch(words + (n.to(tl.int64) * width + begin * K)[:, None] + (ahead * 64)[None, :])
+        else:
+            first = _first_word(n, width, begin, FORMAT)
+            prefetch(words + first[:, None] + (ahead * _words_a_step(FORMAT))[None, :])
+        gdc_wait()
     acc = multiply(
         x, m * x_stride, m < rows, words, high, scales, n, width, begin, end, FORMAT, K, M, BN, ACT
     )
@@ -190,7 +226,7 @@ def linear(x: Tensor, matrix: Packed, y: Tensor, tile: Tile, rows: int, epilogue
         x, x.stride(0), matrix.words, matrix.high, matrix.scales, matrix.row_scales,
         y, y_stride, part_stride, rows, matrix.rows, matrix.width, steps_of(matrix, tile),
         parts, FORMAT=matrix.format, ROW_SCALED=matrix.row_scales.numel() > 0, EPILOGUE=epilogue,
-        K=tile.k, M=m, BN=tile.rows, ACT=triton_type(x.dtype),
+        K=tile.k, M=m, BN=tile.rows, ACT=triton_type(x.dtype), **options(x),
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
 
@@ -278,8 +314,10 @@ def dequantise(matrix: Packed, out: Tensor) -> Tensor:
 def _embed(
     tokens, token_stride, words, high, scales, row_scales, y, y_stride, columns, width,
     FORMAT: tl.constexpr, ROW_SCALED: tl.constexpr, EXTENT: tl.constexpr, PLANES: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     row, step = tl.program_id(0), tl.program_id(1)
+    follow(PDL)
     token = tl.load(tokens + row * token_stride).to(tl.int64)
     y += row.to(tl.int64) * y_stride
     if FORMAT == _BF16:
@@ -301,6 +339,6 @@ def embed(tokens: Tensor, matrix: Packed, y: Tensor, rows: int) -> None:
     steps = triton.cdiv(matrix.columns, 1024 if matrix.format == BF16 else extent * planes)
     _embed[(rows, steps)](
         tokens, tokens.stride(0), matrix.words, matrix.high, matrix.scales, matrix.row_scales,
-        y, y.stride(0), matrix.columns, matrix.width,
+        y, y.stride(0), matrix.columns, matrix.width, **options(y),
         FORMAT=matrix.format, ROW_SCALED=matrix.row_scales.numel() > 0, EXTENT=extent, PLANES=planes,
     )  # fmt: skip

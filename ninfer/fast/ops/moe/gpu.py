@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ninfer.fast.ops.launch import follow, options
 from ninfer.fast.ops.linear.gpu import Tile, multiply, steps_of, triton_type
 from ninfer.fast.ops.linear.packing import Packed
 
@@ -30,8 +31,9 @@ class Experts:
 @triton.jit
 def _route(
     logits, part_stride, row_stride, choice, strengths,
-    EXPERTS: tl.constexpr, CHOSEN: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+    EXPERTS: tl.constexpr, CHOSEN: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    follow(PDL)
     row = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, BLOCK)
     mask = i < EXPERTS
@@ -65,7 +67,7 @@ def route(logits: Tensor, choice: Tensor, strengths: Tensor, experts: int, rows:
     _route[(rows,)](
         logits, logits.stride(0), logits.stride(1), choice, strengths,
         EXPERTS=experts, CHOSEN=choice.shape[1], PARTS=logits.shape[0],
-        BLOCK=triton.next_power_of_2(experts), num_warps=1 if experts <= 256 else 4,
+        BLOCK=triton.next_power_of_2(experts), **options(logits), num_warps=1 if experts <= 256 else 4,
     )  # fmt: skip
 
 
@@ -73,8 +75,9 @@ def route(logits: Tensor, choice: Tensor, strengths: Tensor, experts: int, rows:
 def _chosen(
     x, x_stride, choice, words, high, scales, row_scales, y, y_stride, count, stride, width, steps,
     X_PER_ROW: tl.constexpr, CHOSEN: tl.constexpr, FORMAT: tl.constexpr, ROW_SCALED: tl.constexpr,
-    GATED: tl.constexpr, K: tl.constexpr, BN: tl.constexpr, ACT: tl.constexpr,
+    GATED: tl.constexpr, K: tl.constexpr, BN: tl.constexpr, ACT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    follow(PDL)
     pair, tile = tl.program_id(0), tl.program_id(1)
     m = tl.arange(0, 16)
     expert = tl.load(choice + pair)
@@ -106,7 +109,7 @@ def _launch(
         x, x.stride(0), choice, m.words, m.high, m.scales, m.row_scales, y, y.stride(0),
         experts.rows, experts.stride, m.width, steps_of(m, tile),
         X_PER_ROW=gated, CHOSEN=choice.shape[1], FORMAT=m.format, ROW_SCALED=m.row_scales.numel() > 0,
-        GATED=gated, K=tile.k, BN=tile.rows, ACT=triton_type(x.dtype),
+        GATED=gated, K=tile.k, BN=tile.rows, ACT=triton_type(x.dtype), **options(x),
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
 

@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ninfer.fast.ops.launch import follow, options
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sums:
@@ -26,8 +28,9 @@ def _combine(
     hidden, hidden_stride, parts, part_stride, row_stride, strengths, shared, shared_part_stride,
     shared_row_stride, score, score_part_stride, score_row_stride, weight, y, y_stride, columns, eps,
     PARTS: tl.constexpr, WEIGHTED: tl.constexpr, SHARED: tl.constexpr, SCORES: tl.constexpr,
-    NORM: tl.constexpr, BLOCK: tl.constexpr,
+    NORM: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    follow(PDL)
     row = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, BLOCK)
     mask = i < columns
@@ -84,5 +87,5 @@ def combine(
         PARTS=0 if sums is None else parts.shape[0], WEIGHTED=sums is not None and sums.strengths is not None,
         SHARED=0 if shared is None else shared.shape[0], SCORES=0 if score is None else score.shape[0],
         NORM=weight is not None, BLOCK=triton.next_power_of_2(columns),
-        num_warps=8 if columns > 2048 else 4,
+        **options(hidden), num_warps=8 if columns > 2048 else 4,
     )  # fmt: skip
