@@ -50,9 +50,7 @@ def recording(architectures: Sequence[int] = ARCHITECTURES) -> Iterator[list[Com
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
         for architecture in architectures:
-            # Kernels follow each other where the device can: that is decided per launch, so it is here too.
-            follows = {"PDL": True, "launch_pdl": True} if architecture >= 90 and "PDL" in options else {}
-            source, settings, key = _source(self, args, options | follows)
+            source, settings, key = _source(self, args, options)
             if (architecture, key) in seen:
                 continue
             seen.add((architecture, key))

@@ -6,7 +6,9 @@ as the oracle and in bf16 as plain PyTorch, whose error the engine's is compared
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -134,11 +136,22 @@ class Oracle:
             weights["text/output_head"] = weights["text/token_embedding"]
         self._model = ReferenceModel(config, weights)
 
+    def _solver(self) -> AbstractContextManager[object]:
+        """PyTorch solves no triangular systems in bf16: that one operation runs in float32."""
+        solve = torch.linalg.solve_triangular
+
+        def wide(system: Tensor, right: Tensor, **options: bool) -> Tensor:
+            return solve(system.float(), right.float(), **options).to(right.dtype)
+
+        return (
+            patch("torch.linalg.solve_triangular", wide) if self._dtype == torch.bfloat16 else nullcontext()
+        )
+
     @torch.inference_mode()
     def forced(self, program: GpuProgram, lane: Lane, tokens: list[int], first: int) -> Forced:
         """Logits after each of ``tokens`` from index ``first`` on, over the lane's stored keys and values."""
         device = program.device
-        with torch.device(device):
+        with torch.device(device), self._solver():
             state = self._model.new_state()
             caches = []
             pools = {} if program.pages is None else program.pages.layers

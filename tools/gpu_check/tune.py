@@ -47,7 +47,7 @@ def candidates(number: int) -> Iterator[Tile]:
         ):  # fmt: skip
             yield Tile(rows, 1, k, warps, stages)
         return
-    for rows, warps in ((32, 2), (32, 4), (64, 4), (128, 4), (128, 8)):
+    for rows, warps in ((32, 2), (64, 2), (64, 4), (128, 4), (128, 8)):
         for stages in (2, 3, 4):
             if not (number == packing.Q5 and rows == 128 and stages > 2):
                 yield Tile(rows, 1, 64, warps, stages)
@@ -92,13 +92,13 @@ def time_of(launches: list[object], repetitions: int = 3) -> float:
     return best / len(launches)
 
 
-def measure(names: Sequence[str]) -> list[dict[str, Any]]:
+def measure(names: Sequence[str], shapes: Sequence[str]) -> list[dict[str, Any]]:
     """Every candidate on every shape."""
     device, results = torch.device("cuda"), []
     for name in names:
         number = FORMATS[name]
         for shape, rows, columns, gated in SHAPES:
-            if shape == "small" and name != "bf16":
+            if shape not in shapes or (shape == "small" and name != "bf16"):
                 continue
             first = matrix_of(number, rows, columns, device)
             copies = [first] + [
@@ -131,6 +131,7 @@ def measure(names: Sequence[str]) -> list[dict[str, Any]]:
                     results.append(
                         {"format": name, "shape": shape, "tile": row, "us": seconds * 1e6, "gb_s": rate}
                     )
+            _show(results, name, shape)
     return results
 
 
@@ -193,6 +194,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--worker", type=int, default=-1)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--shapes", default=",".join(shape for shape, *_ in SHAPES))
     arguments = parser.parse_args(argv)
     names = arguments.formats.split(",")
     if arguments.worker >= 0:
@@ -204,7 +206,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for worker in workers:
         worker.wait()
     measure_attention()
-    results = measure(names)
+    results = measure(names, arguments.shapes.split(","))
     if arguments.json:
         arguments.json.write_text(json.dumps(results))
 

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from ninfer.fast.ops.attention import encodings as e
 from ninfer.fast.ops.gpu_control import BLOCK_WORDS, ROW_WORDS
-from ninfer.fast.ops.launch import follow, options
 from ninfer.fast.ops.rounding import to_bf16
 
 PAGE = 64
@@ -66,9 +65,7 @@ def _append(
     keys, key_scales, values, value_scales, query_at, key_at, value_at, eps, root,
     QUERY_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr,
     KEY: tl.constexpr, VALUE: tl.constexpr, ROTATE_KEY: tl.constexpr, ROTATE_VALUE: tl.constexpr,
-    PDL: tl.constexpr,
 ):  # fmt: skip
-    follow(PDL)
     row, head = tl.program_id(0), tl.program_id(1)
     i = tl.arange(0, D)
     source = projected + row.to(tl.int64) * row_stride
@@ -124,7 +121,7 @@ def append(heads: Heads, pool: Pool, rows: Tensor, tables: Tensor, query: Tensor
         heads.query_at, heads.key_at, heads.value_at, heads.eps, heads.head_dim**-0.5,
         QUERY_HEADS=heads.query_heads, KV_HEADS=heads.kv_heads, D=heads.head_dim,
         PAIRS=heads.frequencies.numel(), KEY=pool.key.number, VALUE=pool.value.number,
-        ROTATE_KEY=pool.key.rotated, ROTATE_VALUE=pool.value.rotated, **options(query),
+        ROTATE_KEY=pool.key.rotated, ROTATE_VALUE=pool.value.rotated,
         num_warps=2,
     )  # fmt: skip
 
@@ -143,9 +140,7 @@ def _attend(
     query, blocks, tables, table_stride, keys, key_scales, values, value_scales, sums, states,
     QUERY_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, TILES: tl.constexpr,
     BT: tl.constexpr, KEY: tl.constexpr, VALUE: tl.constexpr, QK: tl.constexpr, PV: tl.constexpr,
-    PDL: tl.constexpr,
 ):  # fmt: skip
-    follow(PDL)
     block, piece = tl.program_id(0) // TILES, tl.program_id(0) % TILES
     kv_head, split = tl.program_id(1), tl.program_id(2)
     GROUP: tl.constexpr = QUERY_HEADS // KV_HEADS
@@ -253,7 +248,7 @@ def product_types(activations: torch.dtype, key: int) -> tuple[tl.dtype, tl.dtyp
 
 def attend(
     query: Tensor, pool: Pool, blocks: Tensor, tables: Tensor, sums: Tensor, states: Tensor,
-    count: int, widest: int, activations: torch.dtype, tile: tuple[int, int, int] = (32, 4, 3),
+    count: int, widest: int, activations: torch.dtype, tile: tuple[int, int, int] = (64, 4, 2),
 ) -> None:  # fmt: skip
     """Unnormalised sums of every split of ``count`` blocks of at most ``widest`` columns.
 
@@ -268,7 +263,7 @@ def attend(
     _attend[(count * tiles, kv_heads, SPLITS)](
         query, blocks, tables, tables.stride(0), pool.keys, pool.key_scales, pool.values, pool.value_scales,
         sums, states, QUERY_HEADS=query_heads, KV_HEADS=kv_heads, D=head_dim, TILES=tiles, BT=tile[0],
-        KEY=pool.key.number, VALUE=pool.value.number, QK=qk, PV=pv, **options(query),
+        KEY=pool.key.number, VALUE=pool.value.number, QK=qk, PV=pv,
         num_warps=tile[1], num_stages=tile[2],
     )  # fmt: skip
 
@@ -276,9 +271,8 @@ def attend(
 @triton.jit
 def _merge(
     sums, states, rows, projected, row_stride, gate_at, y, y_stride,
-    QUERY_HEADS: tl.constexpr, D: tl.constexpr, ROTATED: tl.constexpr, BS: tl.constexpr, PDL: tl.constexpr,
+    QUERY_HEADS: tl.constexpr, D: tl.constexpr, ROTATED: tl.constexpr, BS: tl.constexpr,
 ):  # fmt: skip
-    follow(PDL)
     row, head = tl.program_id(0), tl.program_id(1)
     position = tl.load(rows + row * _ROW + 1)
     count = position // split_tokens(position) + 1
@@ -308,6 +302,6 @@ def merge(
     """Splits in order, divided, rotated back where values are rotated, times σ(gate): ``y`` [rows.., heads · D]."""
     _merge[(count, heads.query_heads)](
         sums, states, rows, heads.projected, heads.projected.stride(0), heads.gate_at, y, y.stride(0),
-        QUERY_HEADS=heads.query_heads, D=heads.head_dim, ROTATED=rotated, BS=8, **options(sums),
+        QUERY_HEADS=heads.query_heads, D=heads.head_dim, ROTATED=rotated, BS=8,
         num_warps=2,
     )  # fmt: skip

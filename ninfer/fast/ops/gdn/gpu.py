@@ -14,7 +14,6 @@ import triton.language as tl
 from torch import Tensor
 
 from ninfer.fast.ops.gpu_control import BLOCK_WORDS
-from ninfer.fast.ops.launch import follow, options
 
 TAPS = 4  # columns of the ring, and taps of the convolution
 _BLOCK = tl.constexpr(BLOCK_WORDS)
@@ -73,9 +72,8 @@ def _delta(
     projected, row_stride, z_at, gates, part_stride, gate_stride, a_at, b_at, convolution, a_log, dt_bias, norm,
     images, image_stride, window_at, state_at, blocks, y, y_stride, eps, root,
     KEY_HEADS: tl.constexpr, VALUE_HEADS: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
-    PARTS: tl.constexpr, FOLD: tl.constexpr, PDL: tl.constexpr,
+    PARTS: tl.constexpr, FOLD: tl.constexpr,
 ):  # fmt: skip
-    follow(PDL)
     record, head = blocks + tl.program_id(0) * _BLOCK, tl.program_id(1)
     first_row, columns, slot = tl.load(record), tl.load(record + 1), tl.load(record + 2)
     commit, position = tl.load(record + 3), tl.load(record + 4)
@@ -119,7 +117,7 @@ def _delta(
         v = _mixed(v3, v2, v1, v0, convolution, channels, iv)
         k = k * tl.rsqrt(tl.sum(k * k) + 1e-6)
         a, b = 0.0, 0.0
-        for part in range(PARTS):
+        for part in tl.static_range(PARTS):
             gate = gates + part * part_stride + row * gate_stride
             a += tl.load(gate + a_at + head).to(tl.float32)
             b += tl.load(gate + b_at + head).to(tl.float32)
@@ -162,16 +160,14 @@ def delta(layer: DeltaNet, blocks: Tensor, y: Tensor, count: int, fold: bool = F
         layer.images, layer.images.stride(0), layer.window_at, layer.state_at, blocks, y, y.stride(0),
         layer.eps, layer.key_dim**-0.5,
         KEY_HEADS=layer.key_heads, VALUE_HEADS=layer.value_heads, DK=layer.key_dim, DV=layer.value_dim,
-        PARTS=layer.gates.shape[0], FOLD=fold, **options(y), num_warps=warps,
+        PARTS=layer.gates.shape[0], FOLD=fold, num_warps=warps,
     )  # fmt: skip
 
 
 @triton.jit
 def _shift(
     projected, row_stride, images, image_stride, window_at, blocks, channels, BLOCK: tl.constexpr,
-    PDL: tl.constexpr,
 ):  # fmt: skip
-    follow(PDL)
     record = blocks + tl.program_id(0) * _BLOCK
     first_row, columns, slot = tl.load(record), tl.load(record + 1), tl.load(record + 2)
     position = tl.load(record + 4)
@@ -188,5 +184,5 @@ def shift(layer: DeltaNet, blocks: Tensor, count: int) -> None:
     """The last three of the blocks' columns into their lanes' rings."""
     _shift[(count, triton.cdiv(layer.channels, 1024))](
         layer.projected, layer.projected.stride(0), layer.images, layer.images.stride(0), layer.window_at,
-        blocks, layer.channels, BLOCK=1024, **options(layer.images),
+        blocks, layer.channels, BLOCK=1024,
     )  # fmt: skip

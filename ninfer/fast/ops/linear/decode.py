@@ -22,9 +22,13 @@ lop3.b32 b, t, 0x00800080, 0x43004300, 0xEA; mov.b32 minus, 0xBF80BF80; fma.rn.b
 _E4M3 = """{{ .reg .b32 s, m, up, zero; {sign}; and.b32 s, s, 0x80008000; {magnitude};
 lop3.b32 m, m, 0x07F007F0, s, 0xEA; mov.b32 up, 0x7B807B80; mov.b32 zero, 0x80008000;
 fma.rn.bf16x2 $0, m, up, zero; }}"""
-# E2M1: sign to bit 15, exponent and fraction to bits 6..8 (2^-126 too small), times the scale ($2).
-_E2M1 = """{{ .reg .b32 s, m, zero; shl.b32 s, $1, {sign}; and.b32 s, s, 0x80008000; {magnitude};
-lop3.b32 m, m, 0x01C001C0, s, 0xEA; mov.b32 zero, 0x80008000; fma.rn.bf16x2 $0, m, $2, zero; }}"""
+# E2M1: sign to bit 15, exponent and fraction to bits 6..8 (2^-126 too small), times the scale. The scale is byte
+# (lane mod 4) of its word ($2): E4M3 bits moved into a bf16 (2^-120 too small), times 2^120 and 2^118.
+_E2M1 = """{{ .reg .b32 s, m, zero, f, up; mov.u32 f, %laneid; and.b32 f, f, 3; shl.b32 f, f, 3; shr.u32 f, $2, f;
+and.b32 f, f, 0xFF; shl.b32 f, f, 4; prmt.b32 f, f, f, 0x1010; mov.b32 zero, 0x80008000;
+mov.b32 up, 0x7B807B80; fma.rn.bf16x2 f, f, up, zero; mov.b32 up, 0x7A807A80; fma.rn.bf16x2 f, f, up, zero;
+shl.b32 s, $1, {sign}; and.b32 s, s, 0x80008000; {magnitude};
+lop3.b32 m, m, 0x01C001C0, s, 0xEA; fma.rn.bf16x2 $0, m, f, zero; }}"""
 # Four codes: two registers of nibbles ($2, $3), one of high bits, a byte a code ($4).
 _WIDE = """{{ .reg .b32 l, h, one, less; mov.b32 one, 0x3F803F80; mov.b32 less, {less};
 prmt.b32 h, $4, 0, 0x4140; {move}; shr.u32 l, $2, {shift}; lop3.b32 l, l, 0x000F000F, 0x43004300, 0xEA;
@@ -92,20 +96,27 @@ def e4m3(words, PLANE: tl.constexpr, ACT: tl.constexpr):
 
 
 @triton.jit
-def e2m1(words, scale, PLANE: tl.constexpr, ACT: tl.constexpr):
-    """E2M1 nibbles times ``scale`` (float32, of the words' shape or broadcastable).
+def e2m1_lanes(words, scale_words, i, PLANE: tl.constexpr, ACT: tl.constexpr):
+    """E2M1 nibbles [N, 64] times their scales: byte ``(i // 2) mod 4`` of ``scale_words`` [N, 1] (E4M3).
 
-    In bf16 the product is 256 times too small: the scale could not carry the whole factor.
+    In bf16 the product is 256 times too small: the scale could not carry the whole factor. There the codes must
+    lie as the left operand of a 16 x 8 x 16 matrix instruction: element 2t or 2t + 1 of eight belongs to lane
+    t of four, so the byte is the lane's own (``tools/gpu_check`` looks at the compiled layout).
     """
     if ACT == tl.bfloat16:
         asm: tl.constexpr = _E2M1S[PLANE]
-        # 2^118 in two steps: the fields hold the code times 2^-126.
-        grown = (scale * 7.922816251426434e28 * 4194304.0).to(tl.bfloat16)
-        words, grown = tl.broadcast(words, grown)
+        words, scale_words = tl.broadcast(words, scale_words)
         return tl.inline_asm_elementwise(
-            asm, "=r,r,r", [words, grown], dtype=tl.bfloat16, is_pure=True, pack=2
+            asm, "=r,r,r,r", [words, scale_words], dtype=tl.bfloat16, is_pure=True, pack=2
         )
-    return (e2m1_value(words.to(tl.int32) >> (4 * PLANE)) * scale).to(ACT)
+    bytes_ = (scale_words >> (((i // 2) % 4) * 8)[None, :]) & 255
+    return (e2m1_value(words.to(tl.int32) >> (4 * PLANE)) * e4m3_value(bytes_)).to(ACT)
+
+
+@triton.jit
+def e2m1(words, scale, PLANE: tl.constexpr):
+    """E2M1 nibbles times ``scale``, float32."""
+    return e2m1_value(words.to(tl.int32) >> (4 * PLANE)) * scale
 
 
 @triton.jit
@@ -136,14 +147,6 @@ def half_at(first, second, PLACE: tl.constexpr):
     if PLACE < 4:
         return half_of(first, PLACE)
     return half_of(second, PLACE - 4)
-
-
-@triton.jit
-def e4m3_at(first, second, PLACE: tl.constexpr):
-    """The E4M3 number PLACE of two 64-bit words, as float32."""
-    if PLACE < 8:
-        return e4m3_value((first >> (8 * PLACE)).to(tl.int32) & 255)
-    return e4m3_value((second >> (8 * (PLACE - 8))).to(tl.int32) & 255)
 
 
 @triton.jit

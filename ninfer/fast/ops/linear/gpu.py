@@ -15,7 +15,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ninfer.fast.ops.launch import follow, gdc_launch_dependents, gdc_wait, options, prefetch
 from ninfer.fast.ops.linear import decode as d
 from ninfer.fast.ops.linear.packing import BF16, FP8, NVFP4, Q4, Q5, Q6, Q8, Packed
 
@@ -43,6 +42,17 @@ def _activations(x, at, mask, k, ACT: tl.constexpr):
 
 
 @triton.jit
+def _natural(i):
+    """Where element i of an nvfp4 plane stands in K: a lane of the matrix instruction meets one group alone."""
+    return 16 * ((i // 2) % 4) + 2 * (i // 8) + i % 2
+
+
+@triton.jit
+def _columns(x, at, mask, k, ACT: tl.constexpr):
+    return tl.load(x + k[:, None] + at[None, :], mask=mask[None, :], other=0).to(ACT)
+
+
+@triton.jit
 def multiply(
     x, at, mask, words, high, scales, n, width, begin, end,
     FORMAT: tl.constexpr, K: tl.constexpr, M: tl.constexpr, BN: tl.constexpr, ACT: tl.constexpr,
@@ -59,18 +69,20 @@ def multiply(
             w = tl.load(words + row[None, :] + (step * K + k)[:, None])
             acc = tl.dot(_activations(x, at, mask, step * K + k, ACT), w.to(ACT), acc, input_precision="ieee")
         return acc
+    # Codes are decoded where the matrix instruction wants its left operand, in registers; columns of x are its
+    # right one, eight at a time, so that a narrow call pays for eight.
+    acc = tl.zeros((BN, M), tl.float32)
     panel, inside = (n // 64).to(tl.int64), n % 64
     if FORMAT == _FP8:
         i = tl.arange(0, 64)
         row = panel * (width // 128) * 4096 + inside * 64
         for step in range(begin, end):
             for part in tl.static_range(2):
-                w = tl.load(words + (row + (2 * step + part) * 4096)[None, :] + i[:, None])
+                w = tl.load(words + (row + (2 * step + part) * 4096)[:, None] + i[None, :])
                 for plane in tl.static_range(2):
-                    xs = _activations(x, at, mask, step * 256 + part * 128 + plane * 64 + i, ACT)
-                    acc = tl.dot(xs, d.e4m3(w, plane, ACT), acc, input_precision="ieee")
-        return acc
-    if FORMAT == _Q8:
+                    xs = _columns(x, at, mask, step * 256 + part * 128 + plane * 64 + i, ACT)
+                    acc = tl.dot(d.e4m3(w, plane, ACT), xs, acc, input_precision="ieee")
+    elif FORMAT == _Q8:
         i = tl.arange(0, 32)
         row = panel * (width // 64) * 2048 + inside * 32
         scale = scales + panel * (width // 128) * 64 + inside
@@ -79,111 +91,77 @@ def multiply(
             following = tl.minimum(step + 1, end - 1) * 2 * 64
             next_first, next_second = tl.load(scale + following), tl.load(scale + following + 64)
             for part in tl.static_range(4):
-                w = tl.load(words + (row + (4 * step + part) * 2048)[None, :] + i[:, None])
+                w = tl.load(words + (row + (4 * step + part) * 2048)[:, None] + i[None, :])
                 for plane in tl.static_range(2):
-                    xs = _activations(x, at, mask, step * 256 + part * 64 + plane * 32 + i, ACT)
+                    xs = _columns(x, at, mask, step * 256 + part * 64 + plane * 32 + i, ACT)
                     factor = d.half_at(first, second, 2 * part + plane)
-                    acc += tl.dot(xs, d.byte(w, plane, ACT), input_precision="ieee") * factor[None, :]
+                    acc += tl.dot(d.byte(w, plane, ACT), xs, input_precision="ieee") * factor[:, None]
             first, second = next_first, next_second
-        return acc
-    if FORMAT == _NVFP4:
-        i = tl.arange(0, 16)
-        row = panel * (width // 64) * 1024 + inside * 16
-        scale = scales + panel * (width // 128) * 64 + inside
-        first, second = tl.load(scale + 2 * begin * 64), tl.load(scale + (2 * begin + 1) * 64)
+    elif FORMAT == _NVFP4:
+        i = tl.arange(0, 64)
+        k = tl.max_contiguous(tl.multiple_of(_natural(i), 2), 2)
+        row = panel * (width // 256) * 4096 + inside * 64
+        # Four scales a 32-bit word, two words of a row side by side: a load of their own for each plane, so that
+        # they reach the registers of the matrix instruction's left operand as the codes do.
+        scale = scales.to(tl.pointer_type(tl.int32)) + (panel * (width // 128) * 64 + inside) * 2
         for step in range(begin, end):
-            following = tl.minimum(step + 1, end - 1) * 2 * 64
-            next_first, next_second = tl.load(scale + following), tl.load(scale + following + 64)
-            for part in tl.static_range(4):
-                w = tl.load(words + (row + (4 * step + part) * 1024)[None, :] + i[:, None])
-                for plane in tl.static_range(4):
-                    xs = _activations(x, at, mask, step * 256 + part * 64 + plane * 16 + i, ACT)
-                    factor = d.e4m3_at(first, second, 4 * part + plane)
-                    acc = tl.dot(xs, d.e2m1(w, factor[None, :], plane, ACT), acc, input_precision="ieee")
-            first, second = next_first, next_second
-        return acc * 256.0 if ACT == tl.bfloat16 else acc
-    i = tl.arange(0, 64)
-    row = panel * (width // 256) * 4096 + inside * 64
-    scale = scales + panel * (width // 256) * 64 + inside
-    if FORMAT == _Q5:
+            w = tl.load(words + (row + step * 4096)[:, None] + i[None, :])
+            for plane in tl.static_range(4):
+                xs = _columns(x, at, mask, step * 256 + plane * 64 + k, ACT)
+                word = tl.load(scale[:, None] + (2 * step + plane // 2) * 128 + plane % 2)
+                acc = tl.dot(d.e2m1_lanes(w, word, i, plane, ACT), xs, acc, input_precision="ieee")
+        if ACT == tl.bfloat16:
+            acc *= 256.0
+    elif FORMAT == _Q5:
+        i = tl.arange(0, 64)
+        row = panel * (width // 256) * 4096 + inside * 64
+        scale = scales + panel * (width // 256) * 64 + inside
         above = high + panel * (width // 512) * 4096 + inside * 64
         first, second = tl.load(scale + 2 * begin * 64), tl.load(scale + (2 * begin + 1) * 64)
         for step in range(begin, end):
             following = tl.minimum(step + 1, end - 1) * 2 * 64
             next_first, next_second = tl.load(scale + following), tl.load(scale + following + 64)
-            bits = tl.load(above[None, :] + step * 4096 + i[:, None])
+            bits = tl.load(above[:, None] + step * 4096 + i[None, :])
             for part in tl.static_range(2):
-                w = tl.load(words + (row + (2 * step + part) * 4096)[None, :] + i[:, None])
+                w = tl.load(words + (row + (2 * step + part) * 4096)[:, None] + i[None, :])
                 for plane in tl.static_range(4):
-                    xs = _activations(x, at, mask, step * 512 + part * 256 + plane * 64 + i, ACT)
+                    xs = _columns(x, at, mask, step * 512 + part * 256 + plane * 64 + i, ACT)
                     factor = d.half_at(first, second, 4 * part + plane)
                     weights = d.wide(w, bits, 4 * part + plane, False, ACT)
-                    acc += tl.dot(xs, weights, input_precision="ieee") * factor[None, :]
+                    acc += tl.dot(weights, xs, input_precision="ieee") * factor[:, None]
             first, second = next_first, next_second
-        return acc
-    word = tl.load(scale + begin * 64)
-    for step in range(begin, end):
-        next_word = tl.load(scale + tl.minimum(step + 1, end - 1) * 64)
-        w = tl.load(words + (row + step * 4096)[None, :] + i[:, None])
-        if FORMAT == _Q6:
-            bits = tl.load(high + (row + step * 4096)[None, :] + i[:, None])
-        for plane in tl.static_range(4):
-            xs = _activations(x, at, mask, step * 256 + plane * 64 + i, ACT)
+    else:
+        i = tl.arange(0, 64)
+        row = panel * (width // 256) * 4096 + inside * 64
+        scale = scales + panel * (width // 256) * 64 + inside
+        word = tl.load(scale + begin * 64)
+        for step in range(begin, end):
+            next_word = tl.load(scale + tl.minimum(step + 1, end - 1) * 64)
+            w = tl.load(words + (row + step * 4096)[:, None] + i[None, :])
             if FORMAT == _Q6:
-                weights = d.wide(w, bits, plane, True, ACT)
-            else:
-                weights = d.nibble(w, plane, ACT)
-            factor = d.half_of(word, plane)
-            acc += tl.dot(xs, weights, input_precision="ieee") * factor[None, :]
-        word = next_word
-    return acc
-
-
-@triton.jit
-def _words_a_step(FORMAT: tl.constexpr):
-    """Words between a row's consecutive tiles: 64 rows of one tile."""
-    if FORMAT == _Q8:
-        return 2048
-    if FORMAT == _NVFP4:
-        return 1024
-    return 4096
-
-
-@triton.jit
-def _first_word(n, width, begin, FORMAT: tl.constexpr):
-    """Where the rows' first tile of the iteration ``begin`` lies."""
-    panel, inside = (n // 64).to(tl.int64), n % 64
-    if FORMAT == _FP8:
-        return panel * (width // 128) * 4096 + begin * 2 * 4096 + inside * 64
-    if FORMAT == _Q8:
-        return panel * (width // 64) * 2048 + begin * 4 * 2048 + inside * 32
-    if FORMAT == _NVFP4:
-        return panel * (width // 64) * 1024 + begin * 4 * 1024 + inside * 16
-    if FORMAT == _Q5:
-        return panel * (width // 256) * 4096 + begin * 2 * 4096 + inside * 64
-    return panel * (width // 256) * 4096 + begin * 4096 + inside * 64
+                bits = tl.load(high + (row + step * 4096)[:, None] + i[None, :])
+            for plane in tl.static_range(4):
+                xs = _columns(x, at, mask, step * 256 + plane * 64 + i, ACT)
+                if FORMAT == _Q6:
+                    weights = d.wide(w, bits, plane, True, ACT)
+                else:
+                    weights = d.nibble(w, plane, ACT)
+                factor = d.half_of(word, plane)
+                acc += tl.dot(weights, xs, input_precision="ieee") * factor[:, None]
+            word = next_word
+    return tl.trans(acc)
 
 
 @triton.jit(do_not_specialize=["rows", "parts"])
 def _linear(
     x, x_stride, words, high, scales, row_scales, y, y_stride, part_stride, rows, count, width, steps,
     parts, FORMAT: tl.constexpr, ROW_SCALED: tl.constexpr, EPILOGUE: tl.constexpr,
-    K: tl.constexpr, M: tl.constexpr, BN: tl.constexpr, ACT: tl.constexpr, PDL: tl.constexpr,
+    K: tl.constexpr, M: tl.constexpr, BN: tl.constexpr, ACT: tl.constexpr,
 ):  # fmt: skip
     tile, part = tl.program_id(0), tl.program_id(1)
     m = tl.program_id(2) * M + tl.arange(0, M)
     n = tile * BN + tl.arange(0, BN)
     begin, end = steps * part // parts, steps * (part + 1) // parts
-    if PDL:
-        # Weights wait for nobody: the first lines are on their way while the kernel before ends.
-        gdc_launch_dependents()
-        ahead = tl.arange(0, 4)
-        if FORMAT == _BF16:
-            prefetch(words + (n.to(tl.int64) * width + begin * K)[:, None] + (ahead * 64)[None, :])
-        else:
-            first = _first_word(n, width, begin, FORMAT)
-            prefetch(words + first[:, None] + (ahead * _words_a_step(FORMAT))[None, :])
-        gdc_wait()
     acc = multiply(
         x, m * x_stride, m < rows, words, high, scales, n, width, begin, end, FORMAT, K, M, BN, ACT
     )
@@ -200,8 +178,10 @@ def _linear(
         tl.store(y + part * part_stride + m.to(tl.int64)[:, None] * y_stride + n[None, :], acc, mask=mask)
 
 
-def columns_tile(rows: int) -> int:
-    """M of a call with ``rows`` columns."""
+def columns_tile(rows: int, number: int) -> int:
+    """M of a call with ``rows`` columns: 8 and 16 run the same instructions for each column of packed codes."""
+    if rows <= 8 and number != BF16:
+        return 8
     return 16 if rows <= 16 else 32 if rows <= 32 else 64
 
 
@@ -220,13 +200,13 @@ def linear(x: Tensor, matrix: Packed, y: Tensor, tile: Tile, rows: int, epilogue
     parts = tile.parts if epilogue == STORE else 1
     part_stride, y_stride = (y.stride(0), y.stride(1)) if epilogue == STORE else (0, y.stride(0))
     assert epilogue != STORE or y.shape[0] >= parts
-    m = columns_tile(rows)
+    m = columns_tile(rows, matrix.format)
     grid = (triton.cdiv(matrix.rows, tile.rows), parts, triton.cdiv(rows, m))
     _linear[grid](
         x, x.stride(0), matrix.words, matrix.high, matrix.scales, matrix.row_scales,
         y, y_stride, part_stride, rows, matrix.rows, matrix.width, steps_of(matrix, tile),
         parts, FORMAT=matrix.format, ROW_SCALED=matrix.row_scales.numel() > 0, EPILOGUE=epilogue,
-        K=tile.k, M=m, BN=tile.rows, ACT=triton_type(x.dtype), **options(x),
+        K=tile.k, M=m, BN=tile.rows, ACT=triton_type(x.dtype),
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
 
@@ -257,10 +237,10 @@ def _plane(
         scale = (word >> (16 * place)).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
         return d.byte(w, PLANE, tl.float32) * scale
     if FORMAT == _NVFP4:
-        w = tl.load(words + (panel * (width // 64) + step) * 1024 + inside * 16 + i)
-        word = tl.load(scales + (panel * (width // 128) + step // 2) * 64 + inside)
-        place = (step % 2) * 4 + PLANE
-        return d.e2m1(w, d.e4m3_value((word >> (8 * place)).to(tl.int32) & 255), PLANE, tl.float32)
+        w = tl.load(words + (panel * (width // 256) + step) * 4096 + inside * 64 + i)
+        word = tl.load(scales + (panel * (width // 128) + 2 * step + PLANE // 2) * 64 + inside)
+        place = (PLANE % 2) * 4 + (i // 2) % 4
+        return d.e2m1(w, d.e4m3_value((word >> (8 * place)).to(tl.int32) & 255), PLANE)
     at = (panel * (width // 256) + step) * 4096 + inside * 64 + i
     w = tl.load(words + at)
     word = tl.load(scales + (panel * (width // 256) + step) * 64 + inside)
@@ -287,13 +267,13 @@ def _dequantise(
         value = _plane(words, high, scales, panel, inside, width, step, i, FORMAT, plane)
         if ROW_SCALED:
             value *= tl.load(row_scales + n)
-        k = step * EXTENT * PLANES + plane * EXTENT + i
+        k = step * EXTENT * PLANES + plane * EXTENT + (_natural(i) if FORMAT == _NVFP4 else i)
         tl.store(y + n * y_stride + k, value.to(y.dtype.element_ty), mask=n < rows)
 
 
 def planes_of(number: int) -> tuple[int, int]:
     """Extent and planes of a word."""
-    return {FP8: (64, 2), Q8: (32, 2), NVFP4: (16, 4)}.get(number, (64, 4))
+    return {FP8: (64, 2), Q8: (32, 2)}.get(number, (64, 4))
 
 
 def dequantise(matrix: Packed, out: Tensor) -> Tensor:
@@ -314,10 +294,8 @@ def dequantise(matrix: Packed, out: Tensor) -> Tensor:
 def _embed(
     tokens, token_stride, words, high, scales, row_scales, y, y_stride, columns, width,
     FORMAT: tl.constexpr, ROW_SCALED: tl.constexpr, EXTENT: tl.constexpr, PLANES: tl.constexpr,
-    PDL: tl.constexpr,
 ):  # fmt: skip
     row, step = tl.program_id(0), tl.program_id(1)
-    follow(PDL)
     token = tl.load(tokens + row * token_stride).to(tl.int64)
     y += row.to(tl.int64) * y_stride
     if FORMAT == _BF16:
@@ -329,7 +307,7 @@ def _embed(
             value = _plane(words, high, scales, token // 64, token % 64, width, step, i, FORMAT, plane)
             if ROW_SCALED:
                 value *= tl.load(row_scales + token)
-            k = step * EXTENT * PLANES + plane * EXTENT + i
+            k = step * EXTENT * PLANES + plane * EXTENT + (_natural(i) if FORMAT == _NVFP4 else i)
             tl.store(y + k, value, mask=k < columns)
 
 
@@ -339,6 +317,6 @@ def embed(tokens: Tensor, matrix: Packed, y: Tensor, rows: int) -> None:
     steps = triton.cdiv(matrix.columns, 1024 if matrix.format == BF16 else extent * planes)
     _embed[(rows, steps)](
         tokens, tokens.stride(0), matrix.words, matrix.high, matrix.scales, matrix.row_scales,
-        y, y.stride(0), matrix.columns, matrix.width, **options(y),
+        y, y.stride(0), matrix.columns, matrix.width,
         FORMAT=matrix.format, ROW_SCALED=matrix.row_scales.numel() > 0, EXTENT=extent, PLANES=planes,
     )  # fmt: skip

@@ -10,7 +10,7 @@ are separate matrix products (no lane ever moves). Scales lie as 64-bit words of
 | fp8 | 64 | 2 bytes | 128 | | (one a row) |
 | q8 | 32 (a group) | 2 bytes | 64 | | K 128 |
 | q6, q5, q4 | 64 (a group) | 4 nibbles | 256 | 2 bits a code (q6, K 256), 1 bit (q5, K 512) | K 256 |
-| nvfp4 | 16 (a group) | 4 nibbles | 64 | | K 128 |
+| nvfp4 | 64 (4 groups, lane by lane: ``_order``) | 4 nibbles | 256 | | K 128 |
 
 bf16 stays as it is, [N, K] with K contiguous. N is padded to ROW_STEP and K to ``k_step`` with zero scales.
 """
@@ -133,7 +133,8 @@ def pack_nvfp4(codes: Tensor, scales: Tensor, factors: Tensor) -> Packed:
     """
     rows, columns = codes.shape
     height, width = padded(rows, ROW_STEP), padded(columns, k_step(NVFP4))
-    words = _interleave(_pad(codes, height, width).to(torch.int32), extent=16, planes=4)
+    natural = _pad(codes, height, width).view(height, -1, 64)
+    words = _interleave(natural[..., _order(codes)].view(height, width).to(torch.int32), extent=64, planes=4)
     packed = _scale_words(_pad(scales, height, width // 16), 8)
     return Packed(
         NVFP4, rows, columns, width, words, _none(codes), packed, pad(factors.float(), (0, height - rows))
@@ -172,12 +173,14 @@ def unpack(matrix: Packed) -> list[Tensor]:
     rows, columns, number = matrix.rows, matrix.columns, matrix.format
     if number == BF16:
         return [matrix.words[:rows, :columns]]
-    extent, planes = {FP8: (64, 2), Q8: (32, 2), NVFP4: (16, 4)}.get(number, (64, 4))
+    extent, planes = {FP8: (64, 2), Q8: (32, 2)}.get(number, (64, 4))
     codes = _separate(matrix.words, matrix.width, extent, planes)
     if number in (Q6, Q5):
         codes = codes | (_high_codes(number, matrix.high, matrix.width) << 4)
     if number in BITS:
         codes = codes - (1 << (BITS[number] - 1))
+    if number == NVFP4:
+        codes = codes.view(len(codes), -1, 64)[..., torch.argsort(_order(codes))].reshape(len(codes), -1)
     codes = codes[:rows, :columns]
     if number == FP8:
         return [codes.to(torch.uint8), matrix.row_scales[:rows]]
@@ -240,6 +243,12 @@ def _scale_words(scales: Tensor, count: int) -> Tensor:
 def _natural_scales(words: Tensor, dtype: torch.dtype) -> Tensor:
     parts = words.unsqueeze(-1).view(dtype)  # [panels, steps, 64, count]
     return parts.transpose(1, 2).reshape(words.shape[0] * PANEL, -1)
+
+
+def _order(like: Tensor) -> Tensor:
+    """The place in K of each element of an nvfp4 plane: elements 2t and 2t + 1 of every eight are of group t."""
+    i = torch.arange(64, device=like.device)
+    return 16 * (i // 2 % 4) + 2 * (i // 8) + i % 2
 
 
 def _none(like: Tensor) -> Tensor:

@@ -14,8 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ninfer.fast.ops.launch import follow, options
-from ninfer.fast.ops.linear.gpu import Tile, multiply, steps_of, triton_type
+from ninfer.fast.ops.linear.gpu import Tile, columns_tile, multiply, steps_of, triton_type
 from ninfer.fast.ops.linear.packing import Packed
 
 
@@ -31,14 +30,13 @@ class Experts:
 @triton.jit
 def _route(
     logits, part_stride, row_stride, choice, strengths,
-    EXPERTS: tl.constexpr, CHOSEN: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+    EXPERTS: tl.constexpr, CHOSEN: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    follow(PDL)
     row = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, BLOCK)
     mask = i < EXPERTS
     x = tl.zeros((BLOCK,), tl.float32)
-    for part in range(PARTS):
+    for part in tl.static_range(PARTS):
         x += tl.load(logits + part * part_stride + row * row_stride + i, mask=mask, other=0).to(tl.float32)
     x = tl.where(mask, x, -float("inf"))
     largest = tl.max(x, 0)
@@ -67,7 +65,7 @@ def route(logits: Tensor, choice: Tensor, strengths: Tensor, experts: int, rows:
     _route[(rows,)](
         logits, logits.stride(0), logits.stride(1), choice, strengths,
         EXPERTS=experts, CHOSEN=choice.shape[1], PARTS=logits.shape[0],
-        BLOCK=triton.next_power_of_2(experts), **options(logits), num_warps=1 if experts <= 256 else 4,
+        BLOCK=triton.next_power_of_2(experts), num_warps=1 if experts <= 256 else 4,
     )  # fmt: skip
 
 
@@ -75,23 +73,22 @@ def route(logits: Tensor, choice: Tensor, strengths: Tensor, experts: int, rows:
 def _chosen(
     x, x_stride, choice, words, high, scales, row_scales, y, y_stride, count, stride, width, steps,
     X_PER_ROW: tl.constexpr, CHOSEN: tl.constexpr, FORMAT: tl.constexpr, ROW_SCALED: tl.constexpr,
-    GATED: tl.constexpr, K: tl.constexpr, BN: tl.constexpr, ACT: tl.constexpr, PDL: tl.constexpr,
+    GATED: tl.constexpr, K: tl.constexpr, M: tl.constexpr, BN: tl.constexpr, ACT: tl.constexpr,
 ):  # fmt: skip
-    follow(PDL)
     pair, tile = tl.program_id(0), tl.program_id(1)
-    m = tl.arange(0, 16)
+    m = tl.arange(0, M)
     expert = tl.load(choice + pair)
     n = expert * stride + tile * BN + tl.arange(0, BN)
     source = pair // CHOSEN if X_PER_ROW else pair
     acc = multiply(
         x + source.to(tl.int64) * x_stride, m * 0, m < 1, words, high, scales, n, width, 0, steps,
-        FORMAT, K, 16, BN, ACT,
+        FORMAT, K, M, BN, ACT,
     )  # fmt: skip
     if ROW_SCALED:
         acc *= tl.load(row_scales + n)[None, :]
     y += pair.to(tl.int64) * y_stride
     if GATED:
-        gate, up = tl.split(tl.reshape(acc, (16, BN // 2, 2)))
+        gate, up = tl.split(tl.reshape(acc, (M, BN // 2, 2)))
         acc = gate / (1 + tl.exp(-gate)) * up
         column = tile * (BN // 2) + tl.arange(0, BN // 2)
         mask = (m < 1)[:, None] & (column < count // 2)[None, :]
@@ -109,7 +106,7 @@ def _launch(
         x, x.stride(0), choice, m.words, m.high, m.scales, m.row_scales, y, y.stride(0),
         experts.rows, experts.stride, m.width, steps_of(m, tile),
         X_PER_ROW=gated, CHOSEN=choice.shape[1], FORMAT=m.format, ROW_SCALED=m.row_scales.numel() > 0,
-        GATED=gated, K=tile.k, BN=tile.rows, ACT=triton_type(x.dtype), **options(x),
+        GATED=gated, K=tile.k, M=columns_tile(1, m.format), BN=tile.rows, ACT=triton_type(x.dtype),
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
 

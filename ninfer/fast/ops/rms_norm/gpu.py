@@ -12,8 +12,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ninfer.fast.ops.launch import follow, options
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sums:
@@ -28,25 +26,24 @@ def _combine(
     hidden, hidden_stride, parts, part_stride, row_stride, strengths, shared, shared_part_stride,
     shared_row_stride, score, score_part_stride, score_row_stride, weight, y, y_stride, columns, eps,
     PARTS: tl.constexpr, WEIGHTED: tl.constexpr, SHARED: tl.constexpr, SCORES: tl.constexpr,
-    NORM: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+    NORM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    follow(PDL)
     row = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, BLOCK)
     mask = i < columns
     h = tl.load(hidden + row * hidden_stride + i, mask=mask, other=0)
     if PARTS > 0:
         total = tl.zeros((BLOCK,), tl.float32)
-        for part in range(PARTS):
+        for part in tl.static_range(PARTS):
             x = tl.load(parts + part * part_stride + row * row_stride + i, mask=mask, other=0).to(tl.float32)
             total += x * tl.load(strengths + row * PARTS + part) if WEIGHTED else x
         if SHARED > 0:
             also = tl.zeros((BLOCK,), tl.float32)
-            for part in range(SHARED):
+            for part in tl.static_range(SHARED):
                 at = shared + part * shared_part_stride + row * shared_row_stride
                 also += tl.load(at + i, mask=mask, other=0).to(tl.float32)
             gate = 0.0
-            for part in range(SCORES):
+            for part in tl.static_range(SCORES):
                 gate += tl.load(score + part * score_part_stride + row * score_row_stride).to(tl.float32)
             total += also / (1 + tl.exp(-gate))
         h += total
@@ -87,5 +84,5 @@ def combine(
         PARTS=0 if sums is None else parts.shape[0], WEIGHTED=sums is not None and sums.strengths is not None,
         SHARED=0 if shared is None else shared.shape[0], SCORES=0 if score is None else score.shape[0],
         NORM=weight is not None, BLOCK=triton.next_power_of_2(columns),
-        **options(hidden), num_warps=8 if columns > 2048 else 4,
+        num_warps=16 if columns > 2048 else 8,
     )  # fmt: skip

@@ -12,7 +12,6 @@ import triton.language as tl
 from torch import Tensor
 
 from ninfer import spec
-from ninfer.fast.ops.launch import follow, options
 from ninfer.fast.ops.select.contract import CANDIDATES, DEAD_END, NOT_A_NUMBER
 
 SLICE = 2048
@@ -41,9 +40,8 @@ def _key(value, ids):
 @triton.jit
 def _scan(
     logits, logits_stride, numbers, words, counts, counts_stride, masks, mask_stride, vocabulary, best, flags,
-    slices, BLOCK: tl.constexpr, PDL: tl.constexpr,
+    slices, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    follow(PDL)
     row, piece = tl.program_id(0), tl.program_id(1)
     sampler, whole = numbers + row * _NUMBERS, words + row * _WORDS
     ids = piece * BLOCK + tl.arange(0, BLOCK)
@@ -96,9 +94,8 @@ def _at(vector, i, place):
 
 @triton.jit
 def _draw(
-    numbers, words, best, flags, slices, drawn, FLAGS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+    numbers, words, best, flags, slices, drawn, FLAGS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    follow(PDL)
     row = tl.program_id(0)
     sampler, whole = numbers + row * _NUMBERS, words + row * _WORDS
     f = tl.arange(0, FLAGS)
@@ -174,12 +171,12 @@ def select(
     slices = slices_of(vocabulary)
     _scan[(rows, slices)](
         logits, logits.stride(0), numbers, words, counts, counts.stride(0), masks, masks.stride(0), vocabulary,
-        best, flags, slices, BLOCK=SLICE, **options(logits), num_warps=4,
+        best, flags, slices, BLOCK=SLICE, num_warps=4,
         enable_fp_fusion=False,  # every penalty operation is rounded
     )  # fmt: skip
     _draw[(rows,)](
         numbers, words, best, flags, slices, drawn, FLAGS=triton.next_power_of_2(slices),
-        BLOCK=triton.next_power_of_2(slices * CANDIDATES), **options(logits), num_warps=4,
+        BLOCK=triton.next_power_of_2(slices * CANDIDATES), num_warps=4,
         enable_fp_fusion=False,
     )  # fmt: skip
 

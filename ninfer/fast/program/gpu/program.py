@@ -108,7 +108,7 @@ class GpuProgram:
         rows = max(options.columns, options.lanes)
         table_pages = self.pages_for(options.max_context)
         self._control = Control(ControlSizes(rows, options.lanes, table_pages, config.vocab), device)
-        sizes = Sizes(rows, parts=8, small_parts=8, vocabulary=options.vocabulary)
+        sizes = Sizes(rows, parts=16, small_parts=16, vocabulary=options.vocabulary)
         self._buffers = RoundBuffers(config, sizes, options.activations, query, device)
         # The pages come last: their number is what is left.
         self.pages: GpuPages | None = None
