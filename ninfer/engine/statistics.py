@@ -228,6 +228,7 @@ class EngineResources(msgspec.Struct, frozen=True):
     """
 
     device: str = "cpu"
+    device_name: str = ""
     kernels: str = ""
     threads: int = 1
     activations: str = "float32"
@@ -244,4 +245,6 @@ class EngineResources(msgspec.Struct, frozen=True):
     weight_bytes: int = 0
     workspace_bytes: int = 0
     available_bytes: int = 0
+    graph_allowance_bytes: int = 0
+    graph_measured_bytes: int = 0
     prefix_cache: str | None = None

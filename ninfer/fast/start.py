@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -26,9 +27,11 @@ from ninfer.fast.draft.ngram.index import warm_up
 from ninfer.fast.draft.speculation import Speculation
 from ninfer.fast.engine import FastWorker
 from ninfer.fast.memory.ledger import available_bytes, ledger, page_bytes, resolve_pages
+from ninfer.fast.memory.pages import FORMATS
 from ninfer.fast.ops.cache import cache_directory
 from ninfer.fast.ops.control import PAGE_TOKENS
 from ninfer.fast.prefix.limits import CacheLimits, describe, resolve_limits
+from ninfer.fast.program.gpu import device as gpu
 from ninfer.fast.program.program import Program, ProgramOptions
 from ninfer.model.config import TextConfig, check_mtp_config, parse_text_config
 from ninfer.prompt import Tokenizer
@@ -54,7 +57,13 @@ def open_worker(
             artifact.resource("text", "tokenizer.json"), artifact.resource("text", "tokenizer_config.json")
         )
         check_drafter(settings.draft, artifact, config)
-        options = resolve_options(settings, config, min(tokenizer.vocabulary_size, config.vocab))
+        vocabulary = min(tokenizer.vocabulary_size, config.vocab)
+        gpu.sync_mode()
+        if gpu.available():
+            return _open_gpu(artifact, config, tokenizer, settings, vocabulary, listener, publish)
+        if settings.device != 0:
+            gpu.device_of(settings.device)
+        options = resolve_options(settings, config, vocabulary)
         torch.set_num_threads(options.threads)
         total = artifact.weight_summary().payload_bytes
         loaded = 0
@@ -92,6 +101,46 @@ def plan(program: Program) -> str:
         f"plan threads={options.threads} prefill_chunk={options.prefill_chunk} pages={options.pages} "
         f"page_bytes={page_bytes(program.config, options.kv_format)} "
         f"state_image_bytes={program.states.image_bytes} vocabulary={options.vocabulary}"
+    )
+
+
+def _open_gpu(
+    artifact: Artifact,
+    config: TextConfig,
+    tokenizer: Tokenizer,
+    settings: EngineSettings,
+    vocabulary: int,
+    listener: Callable[[int, int], None],
+    publish: Publish,
+) -> FastWorker:
+    """The same worker over a program on a CUDA device."""
+    # Its modules need Triton, which a machine without a GPU need not have.
+    from ninfer.fast.program.gpu import memory
+    from ninfer.fast.program.gpu.open import open_program
+    from ninfer.fast.program.gpu.open import resources_of as gpu_resources
+
+    if settings.activations != "float32":
+        raise OptionError("--cpu-activations", "this server computes on a GPU, in bf16; leave the option out")
+    total, loaded = artifact.weight_summary().payload_bytes, 0
+
+    def report(count: int) -> None:
+        nonlocal loaded
+        loaded += count
+        listener(min(loaded, total), total)
+
+    chunk = -(-settings.prefill_chunk // PAGE_TOKENS) * PAGE_TOKENS
+    limits = cache_limits(settings, chunk)
+    program = open_program(artifact, config, settings, vocabulary, limits, report, publish)
+    publish(LogRecord("info", describe(limits)))
+    return FastWorker(
+        cast(Program, program),  # the same members
+        tokenizer.token_bytes,
+        publish,
+        settings.queue_limit_s,
+        resources=gpu_resources(program, limits),
+        limits=limits,
+        page_bytes=memory.page_bytes(config, settings.kv_format),
+        report_scheduling=settings.report_scheduling,
     )
 
 
@@ -149,6 +198,9 @@ def resources_of(program: Program, weight_bytes: int, limits: CacheLimits) -> En
 def resolve_options(settings: EngineSettings, config: TextConfig, vocabulary: int) -> ProgramOptions:
     """Sizes from settings, model and machine. Errors: ``OptionError`` naming ``--kv-capacity``."""
     draft = settings.draft
+    if settings.kv_format not in FORMATS:
+        works = ", ".join(name for name in FORMATS if name != "float32")
+        raise OptionError("--kv-dtype", f"{settings.kv_format} needs a GPU; on CPU there are {works}")
     per_page = page_bytes(config, settings.kv_format, mtp=draft is not None)
     pages = resolve_pages(
         settings.kv_capacity, settings.max_context, settings.lanes, per_page, available_bytes()

@@ -74,7 +74,7 @@ def test_help_shows_every_option_once_within_100_columns(program: str) -> None:
 
 def test_help_names_choices_that_do_not_work_yet() -> None:
     entry = help_entries(render_help(option_table("ninfer-serve")))["--kv-dtype"]
-    assert "(fp8, nvfp4, k8v4 not available yet: comes with the fast engine on GPU;" in entry
+    assert "(vq2, k4v2 not available yet" in entry
 
 
 def test_help_needs_no_heavy_import() -> None:

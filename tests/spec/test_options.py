@@ -105,13 +105,15 @@ SERVE_WORKS = {
     "--ngram-min-match", "--lm-head-draft",
     "--log-colours", "--log-stats-interval-ms", "--log-stats-panel", "--request-log-jsonl",
     "--request-log-max-mib", "--request-log-keep",
+    "--device", "--vram-headroom-mib", "--no-cuda-graph", "--deterministic",
     "--no-prefix-reuse", "--device-snapshot-slots", "--cache-taps-per-request", "--cache-tap-ladder",
     "--cache-tap-min-gap",
 }  # fmt: skip
 
 BENCH_WORKS = {
     "ARTIFACT", "--corpus", "-p", "-n", "-pg", "-r", "--warmup", "--concurrency", "--max-ctx",
-    "--prefill-chunk", "--kv-dtype", "--cpu-activations", "-o", "--output-file", "--help", "--version",
+    "--prefill-chunk", "--kv-dtype", "--cpu-activations", "-o", "--device", "--no-cuda-graph",
+    "--deterministic", "--output-file", "--help", "--version",
     "--spec", "--draft-tokens", "--adaptive-mtp", "--lookup-ngram", "--ngram-draft-tokens",
     "--ngram-min-match", "--lm-head-draft",
 }  # fmt: skip

@@ -16,7 +16,8 @@ from torch import Tensor
 from ninfer.fast.ops.attention import encodings as e
 from ninfer.fast.ops.attention.gpu import Pool
 from ninfer.fast.ops.linear import packing
-from ninfer.fast.program.gpu.program import GpuProgram, Lane
+from ninfer.fast.memory.lanes import Lane
+from ninfer.fast.program.gpu.program import GpuProgram
 from ninfer.fast.program.gpu.weights import Named
 from ninfer.model.config import AttentionConfig, TextConfig
 from ninfer.reference.model import ReferenceModel, text_positions

@@ -182,8 +182,8 @@ def _memory(resources: EngineResources) -> Members:
         "kv_page_bytes": resources.kv_page_bytes,
         "state_image_bytes": resources.state_image_bytes,
         "available_after_startup_bytes": resources.available_bytes,
-        "cuda_graph_allowance_bytes": 0,
-        "cuda_graph_measured_bytes": 0,
+        "cuda_graph_allowance_bytes": resources.graph_allowance_bytes,
+        "cuda_graph_measured_bytes": resources.graph_measured_bytes,
         "host_context_capacity_bytes": resources.host_capacity_bytes,
         "host_context_occupied_bytes": 0,
     }

@@ -1,7 +1,7 @@
 """What changes from round to round: filled on the host, carried over in one copy.
 
 Rows, blocks and samplers lie in one pinned buffer whose twin on the device is what kernels read. Block tables
-change with lanes only and are carried over when they do; penalty counts live on the device.
+are carried over only where they differ from what the device has; penalty counts live on the device.
 """
 
 from __future__ import annotations
@@ -9,19 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from ninfer.fast.ops.gpu_control import BLOCK_WORDS, ROW_WORDS
 from ninfer.fast.ops.select.gpu import NUMBERS, WORDS
 
+Table = npt.NDArray[np.int32]
+
 
 @dataclass(frozen=True, slots=True)
 class ControlSizes:
-    """Rows of a round, lanes, pages of a lane, ids with a count (0: penalties are never asked for)."""
+    """Rows of a round, block tables (one a block of a round, and one for prefill), pages of a table, ids."""
 
     rows: int
-    lanes: int
+    tables: int
     pages: int
     vocabulary: int
 
@@ -42,8 +45,9 @@ class Control:
         self.numbers, self.words, self.rows, self.blocks = self._views(self._device, sizes.rows)
         host = self._views(self._host, sizes.rows)
         self.host_numbers, self.host_words, self.host_rows, self.host_blocks = (part.numpy() for part in host)
-        self.tables = torch.zeros((sizes.lanes, sizes.pages), dtype=torch.int32, device=device)
-        self.counts = torch.zeros((sizes.lanes, sizes.vocabulary), dtype=torch.int32, device=device)
+        self.tables = torch.zeros((sizes.tables, sizes.pages), dtype=torch.int32, device=device)
+        self._tables = np.zeros((sizes.tables, sizes.pages), np.int32)
+        self.counts = torch.zeros((sizes.tables, sizes.vocabulary), dtype=torch.int32, device=device)
         self.masks = torch.zeros((sizes.rows, -(-sizes.vocabulary // 32)), dtype=torch.int32, device=device)
 
     def _views(self, memory: Tensor, rows: int) -> list[Tensor]:
@@ -58,14 +62,16 @@ class Control:
         """Carry the filled arrays over, in the order of the stream."""
         self._device.copy_(self._host, non_blocking=True)
 
-    def set_table(self, lane: int, pages: list[int]) -> None:
-        """The pages of a lane."""
-        if pages:
-            self.tables[lane, : len(pages)].copy_(torch.tensor(pages, dtype=torch.int32))
+    def set_table(self, index: int, table: Table, pages: int) -> None:
+        """The first ``pages`` entries of a block table."""
+        known = self._tables[index, :pages]
+        if not np.array_equal(known, table[:pages]):
+            known[:] = table[:pages]
+            self.tables[index, :pages].copy_(torch.from_numpy(known.copy()), non_blocking=True)
 
-    def set_counts(self, lane: int, counts: np.ndarray) -> None:
-        """The penalty counts of a lane."""
-        self.counts[lane, : len(counts)].copy_(torch.from_numpy(counts))
+    def set_counts(self, index: int, counts: Table) -> None:
+        """The penalty counts beside a block table."""
+        self.counts[index, : len(counts)].copy_(torch.from_numpy(counts))
 
     @property
     def bytes(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ninfer.fast.memory.pages import PageOwners
 from ninfer.fast.ops.attention.encodings import encoding
 from ninfer.fast.ops.attention.gpu import PAGE, Pool
 from ninfer.fast.ops.gdn.gpu import TAPS
@@ -23,13 +24,13 @@ def page_bytes(config: TextConfig, kv_format: str) -> int:
     return config.layer_types.count("full_attention") * config.attention.kv_heads * PAGE * row
 
 
-class GpuPages:
+class GpuPages(PageOwners):
     """``pages`` pages over all attention layers in one KV format."""
 
     def __init__(
         self, config: AttentionConfig, layers: list[int], pages: int, kv_format: str, device: torch.device
     ) -> None:
-        self.pages = pages
+        super().__init__(pages)
         key, value = (encoding(kv_format, role, config.head_dim) for role in ("key", "value"))
         rows = (pages, config.kv_heads, PAGE)
 
@@ -47,29 +48,16 @@ class GpuPages:
             )
             for layer in layers
         }
-        self._free = list(range(pages))[::-1]
 
-    @property
-    def free_pages(self) -> int:
-        return len(self._free)
-
-    def allocate(self, count: int) -> list[int]:
-        """``count`` free pages. Errors: ``IndexError`` when fewer are free: the scheduler reserves first."""
-        if count > len(self._free):
-            raise IndexError(f"{count} pages asked for, {len(self._free)} free")
-        return [self._free.pop() for _ in range(count)]
-
-    def free(self, pages: list[int]) -> None:
-        """Give pages back."""
-        self._free.extend(pages)
-
-    def check_integrity(self) -> None:
-        """Every free page is free once; called at idle."""
-        assert len(set(self._free)) == len(self._free), "a KV page is free twice"
+    def copy(self, source: int, target: int) -> None:
+        """Keys, values and scales of one page into another, over all layers; in the order of the stream."""
+        for pool in self.layers.values():
+            for tensor in (pool.keys, pool.values, pool.key_scales, pool.value_scales):
+                tensor[target].copy_(tensor[source])
 
 
 class GpuStates:
-    """``slots`` images [slots, floats] on a device; a slot is handed out zeroed and comes back by ``free``."""
+    """As ``StateImages`` on CPUs: ``slots`` images [slots, floats] on a device; a slot is handed out zeroed and comes back by ``free``."""
 
     def __init__(self, config: TextConfig, slots: int, device: torch.device) -> None:
         self.window_at: dict[int, int] = {}
@@ -105,3 +93,11 @@ class GpuStates:
         """Give a slot back."""
         assert slot not in self._free, f"state slot {slot} freed twice"
         self._free.append(slot)
+
+    def copy(self, source: int, target: int) -> None:
+        """One whole image into another, in the order of the stream."""
+        self.images[target].copy_(self.images[source])
+
+    def take(self) -> int:
+        """A slot with whatever it holds, for a whole image to be copied into. Errors: as ``allocate``."""
+        return self._free.pop()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ninfer.fast.memory.lanes import Lane, LaneMemory, pages_for
+from ninfer.fast.memory.pages import PageOwners
 from ninfer.fast.ops.attention.encodings import BF16, encoding
 from ninfer.fast.ops.attention.gpu import PAGE
 from ninfer.fast.ops.select.gpu import unsigned_to_signed
@@ -39,7 +41,7 @@ Tokens = npt.NDArray[np.int32]
 class GpuOptions:
     """Sizes fixed at start-up. ``pages`` None: as many as leave ``headroom`` bytes of the device free.
 
-    ``columns`` is the widest round; ``records`` keeps what verification needs. ``activations`` is bf16 but in
+    ``snapshot_slots`` state images lie beyond those of the lanes. ``columns`` is the widest round; ``records`` keeps what verification needs. ``activations`` is bf16 but in
     the interpreter.
     """
 
@@ -49,6 +51,7 @@ class GpuOptions:
     kv_format: str
     prefill_chunk: int
     vocabulary: int
+    snapshot_slots: int = 0
     headroom: int = 1 << 30
     columns: int = 16
     graphs: bool = True
@@ -56,18 +59,8 @@ class GpuOptions:
     deterministic: bool = True
     sync: str = "spin"
     activations: torch.dtype = torch.bfloat16
-
-
-@dataclass(slots=True, eq=False)
-class Lane:
-    """One sequence's memory: block table row, state slot, pages, and how many tokens they hold."""
-
-    index: int
-    slot: int
-    pages: list[int]
-    frontier: int = 0
-    shift: int = 0
-    counted: object = None
+    mtp: bool = False
+    threads: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,10 +97,12 @@ class GpuProgram:
             key = encoding(options.kv_format, "key", config.attention.head_dim)
             if key.number != BF16 and options.activations == torch.bfloat16:
                 query = torch.float16
-        self.states = GpuStates(config, options.lanes, device)
+        self.states = GpuStates(config, options.lanes + options.snapshot_slots, device)
         rows = max(options.columns, options.lanes)
-        table_pages = self.pages_for(options.max_context)
-        self._control = Control(ControlSizes(rows, options.lanes, table_pages, config.vocab), device)
+        table_pages = pages_for(options.max_context)
+        # The last table is prefill's.
+        self._control = Control(ControlSizes(rows, options.lanes + 1, table_pages, config.vocab), device)
+        self._counted: list[object] = [None] * (options.lanes + 1)
         sizes = Sizes(rows, parts=16, small_parts=16, vocabulary=options.vocabulary)
         self._buffers = RoundBuffers(config, sizes, options.activations, query, device)
         # The pages come last: their number is what is left.
@@ -130,23 +125,18 @@ class GpuProgram:
             self._forward.set_pages(self.pages)
             self._prefill.set_pages(self.pages)
             self._prefill.expand_pages(table_pages)
-        self.options = _Resolved(
-            options.lanes,
-            options.max_context,
-            pages,
-            options.prefill_chunk,
-            options.vocabulary,
-            options.kv_format,
-        )
+        owners = PageOwners(pages) if self.pages is None else self.pages
+        self.memory = LaneMemory(self.states, owners, options.max_context)
+        self.mtp = None
+        self.options = replace(options, pages=pages)
         self._waiter = Waiter(device, options.sync)
         self._drawn = torch.zeros(rows, dtype=torch.int32, pin_memory=device.type == "cuda")
-        self._free_lanes = list(range(options.lanes))[::-1]
         self.last_unit = (0.0, 0.0)
 
     def _pages_that_fit(self, options: GpuOptions) -> int:
         per_page = page_bytes(self.config, options.kv_format)
         if per_page == 0:
-            return self.pages_for(options.max_context) * options.lanes
+            return pages_for(options.max_context) * options.lanes
         torch.cuda.empty_cache()
         free = torch.cuda.mem_get_info(self.device)[0] - options.headroom - self.graph_allowance
         return max(0, free // per_page)
@@ -168,32 +158,23 @@ class GpuProgram:
     @staticmethod
     def pages_for(tokens: int) -> int:
         """Pages that ``tokens`` tokens fill."""
-        return -(-tokens // PAGE)
+        return pages_for(tokens)
 
     @property
     def free_pages(self) -> int:
-        return self.options.pages if self.pages is None else self.pages.free_pages
+        return self.memory.free_pages
 
-    def open_lane(self, ceiling: int) -> Lane:
-        """A zeroed state image and pages for ``ceiling`` tokens."""
-        pages = [] if self.pages is None else self.pages.allocate(self.pages_for(ceiling))
-        try:
-            slot = self.states.allocate()
-        except IndexError:
-            if self.pages is not None:
-                self.pages.free(pages)
-            raise
-        lane = Lane(self._free_lanes.pop(), slot, pages)
-        self._control.set_table(lane.index, pages)
-        return lane
+    @property
+    def workspace_bytes(self) -> int:
+        return self.ledger.workspace
+
+    def open_lane(self, ceiling: int = 0) -> Lane:
+        """A zeroed state image and pages for ``ceiling`` tokens; ``memory`` adds more."""
+        return self.memory.open(ceiling)
 
     def close_lane(self, lane: Lane) -> None:
         """Give a lane's memory back."""
-        self.states.free(lane.slot)
-        if self.pages is not None:
-            self.pages.free(lane.pages)
-        lane.pages = []
-        self._free_lanes.append(lane.index)
+        self.memory.close(lane)
 
     # --- computing ---------------------------------------------------------------------------------
 
@@ -204,21 +185,22 @@ class GpuProgram:
         """
         assert 0 < len(tokens) <= self.options.prefill_chunk
         launched = time.monotonic()
-        row = self._prefill.run(Chunk(tokens, axes, lane.frontier, lane.index, lane.slot))
+        table = self.options.lanes
+        self._control.set_table(table, lane.block_table, pages_for(lane.frontier + len(tokens)))
+        row = self._prefill.run(Chunk(tokens, axes, lane.frontier, table, lane.slot))
         self._waiter.wait()
         self.last_unit = (launched, time.monotonic())
         # Media span fewer positions than tokens: what follows counts on from the largest one so far.
         largest = max(lane.frontier + lane.shift, int(axes.max()) + 1)
         lane.frontier += len(tokens)
         lane.shift = largest - lane.frontier
-        lane.counted = None
         return row
 
     def first(self, lane: Lane, row: Tensor, sampler: Any) -> int:
         """The token after a finished prefill whose last residual row is ``row``."""
         launched = time.monotonic()
         self._buffers.hidden[0].copy_(row)
-        self._set_sampler(0, lane, sampler, lane.frontier, counted=-1)
+        self._set_sampler(0, self.options.lanes, sampler, lane.frontier, counted=-1)
         self._control.upload()
         self._graphs.run(("head", 1), partial(self._forward.head, 1))
         drawn = self._finish(1)[0]
@@ -236,9 +218,10 @@ class GpuProgram:
         for index, row in enumerate(rows):
             lane = row.lane
             place, axis = lane.frontier, lane.frontier + lane.shift
-            host_rows[index] = (row.token, place, axis, axis, axis, lane.index, index, place)
-            host_blocks[index] = (index, 1, lane.slot, 1, place, lane.index, 0, 0)
-            self._set_sampler(index, lane, row.sampler, place + 1, counted=row.token)
+            host_rows[index] = (row.token, place, axis, axis, axis, index, index, place)
+            host_blocks[index] = (index, 1, lane.slot, 1, place, index, 0, 0)
+            self._control.set_table(index, lane.block_table, pages_for(place + 1))
+            self._set_sampler(index, index, row.sampler, place + 1, counted=row.token)
         launched = time.monotonic()
         self._control.upload()
         shape = Shape(count, count)
@@ -261,18 +244,18 @@ class GpuProgram:
         drawn: list[int] = self._drawn[:rows].tolist()
         return drawn
 
-    def _set_sampler(self, index: int, lane: Lane, sampler: Any, position: int, counted: int) -> None:
+    def _set_sampler(self, index: int, table: int, sampler: Any, position: int, counted: int) -> None:
         p: SamplingParameters = sampler.parameters
         self._control.host_numbers[index, :6] = (
             p.temperature, p.top_p, p.min_p, p.presence_penalty, p.frequency_penalty, p.top_k
         )  # fmt: skip
         penalised = bool(p.presence_penalty or p.frequency_penalty)
-        if penalised and lane.counted is not sampler:
+        if penalised and (self._counted[table] is not sampler or table == self.options.lanes):
             # The counts include the token that this round takes in.
-            self._control.set_counts(lane.index, sampler.counts)
-            lane.counted, counted = sampler, -1
+            self._control.set_counts(table, sampler.counts)
+            self._counted[table], counted = sampler, -1
         self._control.host_words[index, :5] = (
-            unsigned_to_signed(p.seed), position, lane.index if penalised else -1, counted, -1
+            unsigned_to_signed(p.seed), position, table if penalised else -1, counted, -1
         )  # fmt: skip
 
     def dry_wide(self) -> None:
@@ -286,9 +269,10 @@ class GpuProgram:
         c = self._control
         for index in range(columns):
             place = context + index
-            c.host_rows[index] = (7, place, place, place, place, lane.index, 0, context)
+            c.host_rows[index] = (7, place, place, place, place, 0, 0, context)
             c.host_numbers[index], c.host_words[index, :5] = 0, (1, place + 1, -1, -1, -1)
-        c.host_blocks[0] = (0, columns, lane.slot, 0, context, lane.index, 0, 0)
+        c.host_blocks[0] = (0, columns, lane.slot, 0, context, 0, 0, 0)
+        c.set_table(0, lane.block_table, pages_for(context + columns))
         shape = Shape(columns, 1, columns)
         steps = (
             (("forward", columns, 1), partial(self._forward.forward, shape)),
@@ -330,24 +314,9 @@ class GpuProgram:
         self._graphs.run(("head", 1), partial(self._forward.head, 1))
         self._waiter.wait()
 
-    def check_integrity(self) -> None:
-        """At idle: every page and slot is free, once."""
-        assert self.states.free_slots == self.states.slots, "a state slot leaked"
-        if self.pages is not None:
-            self.pages.check_integrity()
-            assert self.pages.free_pages == self.pages.pages, "a KV page leaked"
+    def check_integrity(self, cached_pages: int = 0, cached_slots: int = 0) -> None:
+        """At idle: every page and slot that no cache keeps is free, once."""
+        self.memory.check_idle(cached_pages, cached_slots)
 
     def close(self) -> None:
         """Nothing runs on without calls; memory goes with the object."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Resolved:
-    """``ProgramOptions`` as the worker reads them."""
-
-    lanes: int
-    max_context: int
-    pages: int
-    prefill_chunk: int
-    vocabulary: int
-    kv_format: str
