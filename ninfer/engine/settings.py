@@ -49,9 +49,9 @@ class EngineSettings(msgspec.Struct, frozen=True):
     The rest is the fast engine's: requests at once (``lanes``), tokens in the KV pool (``kv_capacity``, None:
     sized from free memory), ``kv_format``, prompt tokens per unit, threads (None: all of this process's
     cores), the type of activations in prefill's products, and the longest a request may wait for a lane.
-    ``device`` is the CUDA device it runs on where there is one; ``vram_headroom_mib`` stays free there when the
-    KV pool is sized, ``cuda_graph`` False launches kernels one by one, and ``deterministic`` keeps a row's
-    result apart from its batch where that costs something.
+    ``device`` is the CUDA device it runs on where there is one; ``vram_headroom_mib`` stays free there when
+    the KV pool is sized, ``cuda_graph`` False launches kernels one by one, and ``deterministic`` keeps a
+    row's result apart from its batch where that costs something.
     ``draft`` asks for speculation, of either engine; ``cache`` says what is kept of earlier prompts (None:
     nothing).
     """

@@ -2,10 +2,10 @@
 
     python -m tools.gpu_check.campaign [--rounds 500] [--seed 0]
 
-Lanes decode together with their own samplers; every position is compared, teacher-forced along the engine's own
-tokens. A case passes where the logits' error is at most 1.5 times that of plain PyTorch in bf16 (median and 99th
-percentile, both against float64) and tokens other than the reference's are no more than 1.25 times what plain
-PyTorch shows on the same positions. Prints a table and exits non-zero on any failure.
+Lanes decode together with their own samplers; every position is compared, teacher-forced along the engine's
+own tokens. A case passes where the logits' error is at most 1.5 times that of plain PyTorch in bf16 (median
+and 99th percentile, both against float64) and tokens other than the reference's are no more than 1.25 times
+what plain PyTorch shows on the same positions. Prints a table and exits non-zero on any failure.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SAMPLERS = (
 
 
 @dataclass(slots=True, eq=False)
-class Sequence_:
+class Stream:
     """One lane's life: prompt, drawn tokens and the logits behind them."""
 
     lane: Any
@@ -92,7 +92,8 @@ class Case:
         model = load_text_model(source, self.config)
         longest = 768 + rounds
         options = GpuOptions(
-            lanes=lanes, max_context=longest, pages=lanes * GpuProgram.pages_for(longest), kv_format=kv_format,
+            lanes=lanes, max_context=longest, pages=lanes * GpuProgram.pages_for(longest),
+            kv_format=kv_format,
             prefill_chunk=256, vocabulary=self.config.vocab - 7, records=True, **members,
         )  # fmt: skip
         self.program = GpuProgram(model, self.config, options, self.device)
@@ -100,7 +101,7 @@ class Case:
         self.exact = Oracle(self.config, source.values, torch.float64)
         self.plain = Oracle(self.config, source.values, torch.bfloat16)
 
-    def start(self, rng: np.random.Generator, sampler: SamplingParameters, longest: int = 700) -> Sequence_:
+    def start(self, rng: np.random.Generator, sampler: SamplingParameters, longest: int = 700) -> Stream:
         """Open a lane, prefill a random prompt, draw the first token."""
         program, length = self.program, int(rng.integers(1, longest))
         lane = program.open_lane(program.options.max_context)
@@ -113,9 +114,9 @@ class Case:
         drawer = SimpleNamespace(parameters=sampler, counts=np.zeros(self.config.vocab, np.int32))
         first = program.first(lane, row, drawer)
         drawer.counts[max(first, 0)] += 1
-        return Sequence_(lane, prompt.tolist(), drawer, [first], [program.logits(1)[0]])
+        return Stream(lane, prompt.tolist(), drawer, [first], [program.logits(1)[0]])
 
-    def round(self, sequences: Sequence[Sequence_]) -> None:
+    def round(self, sequences: Sequence[Stream]) -> None:
         """One round of these sequences."""
         rows = [SimpleNamespace(lane=s.lane, token=s.drawn[-1], sampler=s.sampler) for s in sequences]
         drawn = self.program.round(rows)
@@ -125,7 +126,7 @@ class Case:
             sequence.drawn.append(token)
             sequence.logits.append(row)
 
-    def judge(self, sequences: Sequence[Sequence_]) -> Outcome:
+    def judge(self, sequences: Sequence[Stream]) -> Outcome:
         """Compare every position of the sequences."""
         errors, plain_errors, differ, plain_differ, stored = [], [], 0, 0, 0.0
         for s in sequences:
@@ -143,11 +144,12 @@ class Case:
             plain_differ += self._differ(s, exact.logits.float().cpu().numpy(), theirs)
         error, plain_error = torch.cat(errors), torch.cat(plain_errors)
         return Outcome(
-            self.name, len(error), float(error.nan_to_num(9).median()), float(error.nan_to_num(9).quantile(0.99)),
+            self.name, len(error), float(error.nan_to_num(9).median()),
+            float(error.nan_to_num(9).quantile(0.99)),
             float(plain_error.median()), float(plain_error.quantile(0.99)), differ, plain_differ, stored,
         )  # fmt: skip
 
-    def _draws(self, s: Sequence_, logits: np.ndarray) -> list[int]:
+    def _draws(self, s: Stream, logits: np.ndarray) -> list[int]:
         """What the sampler draws from these logits, along the engine's own tokens."""
         counts, drawn = np.zeros(self.config.vocab, np.int32), []
         for place, row in enumerate(logits):
@@ -161,10 +163,10 @@ class Case:
             counts[max(s.drawn[place], 0)] += 1
         return drawn
 
-    def _differ(self, s: Sequence_, logits: np.ndarray, drawn: list[int]) -> int:
+    def _differ(self, s: Stream, logits: np.ndarray, drawn: list[int]) -> int:
         return sum(a != b for a, b in zip(self._draws(s, logits), drawn, strict=True))
 
-    def close(self, sequences: Sequence[Sequence_]) -> None:
+    def close(self, sequences: Sequence[Stream]) -> None:
         """Give the lanes back."""
         for s in sequences:
             self.program.close_lane(s.lane)

@@ -2,9 +2,9 @@
 
     python -m tools.gpu_check.cells 27B:bf16 35B-A3B:bf16 27B:q4 [--contexts 0,8192,65536] [--json out.json]
 
-A round is timed as the worker runs it: control filled, uploaded, two graphs, one download. Fractions are of the
-rate at which this device copies (bytes read and written), measured in the same run. A lane stands at its context
-over pages of random keys; nothing is prefilled for that.
+A round is timed as the worker runs it: control filled, uploaded, two graphs, one download. Fractions are of
+the rate at which this device copies (bytes read and written), measured in the same run. A lane stands at its
+context over pages of random keys; nothing is prefilled for that.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def run_cell(name: str, contexts: Sequence[int], copy: float, arguments: Any) ->
                     lanes,
                     bench.floor_bytes(lanes, lanes, context),
                     gap_ms=gap * 1e3,
-                )  # noqa: E501
+                )
 
             phases.append((f"decode b{lanes} @{context}", decode))
     for columns in arguments.verify:

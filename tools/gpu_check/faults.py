@@ -2,8 +2,9 @@
 
     python -m tools.gpu_check.faults
 
-A fault counts as caught when the median or the 99th percentile of the logits' error grows by half, or the tokens
-that differ from the reference's by a quarter and three, on the same prompts and rounds. Exits non-zero otherwise.
+A fault counts as caught when the median or the 99th percentile of the logits' error grows by half, or the
+tokens that differ from the reference's by a quarter and three, on the same prompts and rounds. Exits non-zero
+otherwise.
 """
 
 from __future__ import annotations

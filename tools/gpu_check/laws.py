@@ -3,8 +3,8 @@
     python -m tools.gpu_check.laws [--weights bf16,q4]
 
 Every lane's logits of a round are compared bit by bit between widths 1..16 (the same lanes alone and beside
-others, in other orders, on other pages), between a program with graphs and one without, and between two programs.
-Exits non-zero on any difference.
+others, in other orders, on other pages), between a program with graphs and one without, and between two
+programs. Exits non-zero on any difference.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import numpy as np
 import torch
 
 from ninfer.fast.memory.lanes import Lane
-from tools.gpu_check.campaign import SAMPLERS, Case, Sequence_
+from tools.gpu_check.campaign import SAMPLERS, Case, Stream
 from tools.gpu_check.random_model import FORMATS
 
 WIDTHS = range(1, 17)
 
 
-def prepared(weights: str, seed: int, size: str = "heads", **members: bool) -> tuple[Case, list[Sequence_]]:
+def prepared(weights: str, seed: int, size: str = "heads", **members: bool) -> tuple[Case, list[Stream]]:
     """Sixteen lanes behind prompts of their own."""
     case = Case(size, weights, "bf16", 16, 64, snapshot_slots=16, **members)
     rng = np.random.default_rng(seed)
@@ -67,7 +67,7 @@ def widths(weights: str, size: str) -> list[str]:
     return wrong
 
 
-def _row(s: Sequence_) -> object:
+def _row(s: Stream) -> object:
     from types import SimpleNamespace
 
     return SimpleNamespace(lane=s.lane, token=s.drawn[0], sampler=s.sampler)

@@ -1,7 +1,8 @@
-"""The reference over a random model's own planes: weights by logical name, keys and values as the pools hold them.
+"""The reference over a random model's own planes: weights by logical name, keys and values as the pools hold
+them.
 
-Owns the conversion only; every operation is ``ninfer.reference``'s. It runs on the device for speed, in float64
-as the oracle and in bf16 as plain PyTorch, whose error the engine's is compared with.
+Owns the conversion only; every operation is ``ninfer.reference``'s. It runs on the device for speed, in
+float64 as the oracle and in bf16 as plain PyTorch, whose error the engine's is compared with.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+from ninfer.fast.memory.lanes import Lane
 from ninfer.fast.ops.attention import encodings as e
 from ninfer.fast.ops.attention.gpu import Pool
 from ninfer.fast.ops.linear import packing
-from ninfer.fast.memory.lanes import Lane
 from ninfer.fast.program.gpu.program import GpuProgram
 from ninfer.fast.program.gpu.weights import Named
 from ninfer.model.config import AttentionConfig, TextConfig
@@ -121,7 +122,7 @@ class _StoredCache(KvCache):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forced:
-    """Logits [positions, V] float64 of a pass, and the largest relative distance of stored rows from its own."""
+    """Logits [positions, V] float64 of a pass; the largest relative distance of stored rows from its own."""
 
     logits: Tensor
     stored: float

@@ -2,8 +2,8 @@
 
     python -m tools.gpu_check.tune [--formats bf16,q4] [--workers 12] [--json out.json]
 
-Every candidate is compiled first, by several processes at once; then each shape of the 27B and the 35B-A3B model
-is timed over copies of the matrix that together are larger than the cache. Prints GB/s of weights.
+Every candidate is compiled first, by several processes at once; then each shape of the 27B and the 35B-A3B
+model is timed over copies of the matrix that together are larger than the cache. Prints GB/s of weights.
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ def candidates(number: int) -> Iterator[Tile]:
     """Tiles worth compiling."""
     if number == packing.BF16:
         for rows, k, warps, stages in (
-            (32, 128, 4, 4), (32, 256, 4, 3), (32, 256, 4, 4), (32, 128, 2, 5), (64, 64, 4, 5), (64, 128, 4, 3),
-            (64, 128, 4, 4), (64, 256, 4, 3), (128, 64, 4, 4), (128, 128, 8, 3), (16, 256, 4, 4), (16, 512, 4, 3),
+            (32, 128, 4, 4), (32, 256, 4, 3), (32, 256, 4, 4), (32, 128, 2, 5), (64, 64, 4, 5), (64, 128, 4,
+            3),
+            (64, 128, 4, 4), (64, 256, 4, 3), (128, 64, 4, 4), (128, 128, 8, 3), (16, 256, 4, 4), (16, 512,
+            4, 3),
         ):  # fmt: skip
             yield Tile(rows, 1, k, warps, stages)
         return
@@ -114,9 +116,16 @@ def measure(names: Sequence[str], shapes: Sequence[str]) -> list[dict[str, Any]]
                     if parts > steps_of(first, cut):
                         continue
 
-                    def one(matrix: Packed, cut: Tile = cut, gated: bool = gated) -> None:
+                    def one(
+                        matrix: Packed,
+                        cut: Tile = cut,
+                        gated: bool = gated,
+                        x: Any = x,
+                        y: Any = y,
+                        p: Any = product,
+                    ) -> None:
                         if gated:
-                            linear(x, matrix, product, cut, 1, SWIGLU)
+                            linear(x, matrix, p, cut, 1, SWIGLU)
                         else:
                             linear(x, matrix, y, cut, 1)
 
@@ -165,13 +174,13 @@ def measure_attention() -> None:
         states = torch.zeros((lanes, 24, SPLITS, 2), device=device)
         rows = []
         for bt, warps, stages in (
-            (32, 4, 2), (32, 4, 3), (32, 4, 4), (32, 2, 3), (64, 4, 2), (64, 4, 3), (64, 8, 2), (16, 2, 4), (16, 4, 4)
+            (32, 4, 2), (32, 4, 3), (32, 4, 4), (32, 2, 3), (64, 4, 2), (64, 4, 3), (64, 8, 2), (16, 2, 4),
+            (16, 4, 4)
         ):  # fmt: skip
+            fixed = (blocks, tables, sums, states, lanes)
 
-            def one(pool: Pool, bt: int = bt, warps: int = warps, stages: int = stages) -> None:
-                attend(
-                    query, pool, blocks, tables, sums, states, lanes, 1, torch.bfloat16, (bt, warps, stages)
-                )
+            def one(pool: Pool, cut: Any = (bt, warps, stages), fixed: Any = fixed, q: Any = query) -> None:
+                attend(q, pool, *fixed, 1, torch.bfloat16, cut)
 
             try:
                 one(pools[0])

@@ -2,8 +2,8 @@
 
     python -m tools.gpu_check.worker
 
-Greedy answers must be equal with graphs and without, alone and beside others; automatic KV sizing must leave the
-headroom free. Exits non-zero otherwise.
+Greedy answers must be equal with graphs and without, alone and beside others; automatic KV sizing must leave
+the headroom free. Exits non-zero otherwise.
 """
 
 from __future__ import annotations

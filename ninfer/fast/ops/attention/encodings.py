@@ -49,7 +49,6 @@ def encoding(kv_format: str, role: str, head_dim: int) -> Encoding:
 @triton.jit
 def rotate(x, D: tl.constexpr):
     """The normalised Sylvester-Hadamard transform of ``x`` [D] float32: strides 1, 2, 4, …, then D^-½."""
-    stride: tl.constexpr = 1
     x = _butterfly(x, D, 1)
     x = _butterfly(x, D, 2)
     x = _butterfly(x, D, 4)

@@ -1,8 +1,8 @@
 """Attention of a round on GPUs: append, attend in splits, merge.
 
-A program of ``attend`` takes 16 query rows that share a KV head (the columns of one block, several heads each)
-through one split. How a row's keys are split depends on its own position alone, and keys outside a row's own
-split are exact no-ops for it, so a row's result does not depend on the rows beside it.
+A program of ``attend`` takes 16 query rows that share a KV head (the columns of one block, several heads
+each) through one split. How a row's keys are split depends on its own position alone, and keys outside a
+row's own split are exact no-ops for it, so a row's result does not depend on the rows beside it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Heads:
-    """One layer's projections [rows.., columns] float32: where query, gate, key and value begin; its norms."""
+    """One layer's projections [rows.., columns]: where query, gate, key and value begin; its norms."""
 
     projected: Tensor
     query_at: int
@@ -253,8 +253,8 @@ def attend(
     """Unnormalised sums of every split of ``count`` blocks of at most ``widest`` columns.
 
     Shapes: ``query`` [rows, query heads, D]; ``sums`` [rows, query heads, SPLITS, D], ``states`` [rows, query
-    heads, SPLITS, 2] (maximum, sum), float32; splits behind a row's last are not written. ``tile``: keys a step,
-    warps, stages.
+    heads, SPLITS, 2] (maximum, sum), float32; splits behind a row's last are not written. ``tile``: keys a
+    step, warps, stages.
     """
     query_heads, head_dim = query.shape[-2:]
     kv_heads = pool.keys.shape[1]
@@ -299,7 +299,7 @@ def _merge(
 def merge(
     sums: Tensor, states: Tensor, rows: Tensor, heads: Heads, rotated: bool, y: Tensor, count: int
 ) -> None:
-    """Splits in order, divided, rotated back where values are rotated, times σ(gate): ``y`` [rows.., heads · D]."""
+    """Splits in order, divided, rotated back if values are rotated, times σ(gate): ``y`` [.., heads · D]."""
     _merge[(count, heads.query_heads)](
         sums, states, rows, heads.projected, heads.projected.stride(0), heads.gate_at, y, y.stride(0),
         QUERY_HEADS=heads.query_heads, D=heads.head_dim, ROTATED=rotated, BS=8,

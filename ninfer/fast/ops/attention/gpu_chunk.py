@@ -1,7 +1,7 @@
 """Attention of a prefill chunk on GPUs: query tiles over a lane's pages with a running softmax.
 
-Formats other than 16 bits are first expanded to fp16 pages of the lane alone (``expand``), so that a chunk sees
-exactly what decoding will see.
+Formats other than 16 bits are first expanded to fp16 pages of the lane alone (``expand``), so that a chunk
+sees exactly what decoding will see.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _INT8, _FP8, _NVFP4 = tl.constexpr(e.INT8), tl.constexpr(e.FP8), tl.constexpr(e.
 @triton.jit(do_not_specialize=["start", "count"])
 def _attend_chunk(
     query, table, keys, values, projected, row_stride, gate_at, y, y_stride, start, count,
-    QUERY_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, KEY: tl.constexpr, VALUE: tl.constexpr,
+    QUERY_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, KEY: tl.constexpr,
+    VALUE: tl.constexpr,
     GATED: tl.constexpr, QK: tl.constexpr, PV: tl.constexpr, BM: tl.constexpr, BT: tl.constexpr,
 ):  # fmt: skip
     # Late tiles see the most keys: they start first.
@@ -72,7 +73,8 @@ def _attend_chunk(
     acc = acc / total[:, None]
     if GATED:
         gate = tl.load(
-            projected + rows[:, None] * row_stride + gate_at + head * D + d[None, :], mask=here[:, None], other=0
+            projected + rows[:, None] * row_stride + gate_at + head * D + d[None, :], mask=here[:, None],
+            other=0
         ).to(tl.float32)  # fmt: skip
         acc = acc / (1 + tl.exp(-gate))
     tl.store(
@@ -126,8 +128,8 @@ def attend_chunk(
     """Gated attention of ``count`` rows from place ``start``: ``query`` [T, heads, D] → ``y`` [T, heads · D].
 
     ``table`` lists the lane's pages; ``scratch`` (keys, values) holds expanded pages [pages, KV heads, 64, D]
-    int16 where the format is not 16 bits wide, ``identity`` their numbers; ``raw`` [T, heads, D] takes the rows
-    that must be rotated back; ``tile``: query rows, keys, warps and stages.
+    int16 where the format is not 16 bits wide, ``identity`` their numbers; ``raw`` [T, heads, D] takes the
+    rows that must be rotated back; ``tile``: query rows, keys, warps and stages.
     """
     kv_heads, head_dim = heads.kv_heads, heads.head_dim
     pages = triton.cdiv(start + count, PAGE)
@@ -145,7 +147,8 @@ def attend_chunk(
     rotated = pool.value.rotated
     out, out_stride = (raw, raw.stride(0)) if rotated else (y, y.stride(0))
     _attend_chunk[(triton.cdiv(count, rows), heads.query_heads)](
-        query, table, keys, values, heads.projected, heads.projected.stride(0), heads.gate_at, out, out_stride,
+        query, table, keys, values, heads.projected, heads.projected.stride(0), heads.gate_at, out,
+        out_stride,
         start, count, QUERY_HEADS=heads.query_heads, KV_HEADS=kv_heads, D=head_dim, KEY=key, VALUE=value,
         GATED=not rotated, QK=qk, PV=pv, BM=rows, BT=columns, num_warps=warps, num_stages=stages,
     )  # fmt: skip

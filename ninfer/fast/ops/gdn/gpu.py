@@ -1,8 +1,8 @@
 """Gated DeltaNet of a round on GPUs: one program is one block and value head, its columns in order.
 
 The convolution, the norms, the gates, the transition and the gated norm are one pass over the state. A lane's
-last four inputs lie in a ring by position: a plain round reads three of them and writes the fourth, so that the
-value heads that share a key head never meet. ``fold`` replays kept columns with the same instructions.
+last four inputs lie in a ring by position: a plain round reads three of them and writes the fourth, so that
+the value heads that share a key head never meet. ``fold`` replays kept columns with the same instructions.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def softplus(x):
 
 @triton.jit
 def _delta(
-    projected, row_stride, z_at, gates, part_stride, gate_stride, a_at, b_at, convolution, a_log, dt_bias, norm,
+    projected, row_stride, z_at, gates, part_stride, gate_stride, a_at, b_at, convolution, a_log, dt_bias,
+    norm,
     images, image_stride, window_at, state_at, blocks, y, y_stride, eps, root,
     KEY_HEADS: tl.constexpr, VALUE_HEADS: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
     PARTS: tl.constexpr, FOLD: tl.constexpr,

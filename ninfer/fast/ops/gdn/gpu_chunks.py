@@ -2,8 +2,8 @@
 
 ``prepare`` convolves and normalises every row; ``solve`` works inside each 64 tokens, all at once; ``scan``
 carries the state through them; ``finish`` norms and gates. The 64s lie at absolute multiples, so that a state
-does not depend on how its prefill was cut there. Source: Yang et al., Gated Delta Networks (2024), section 3.3
-(WY form); formulas in ``ninfer.reference.ops.gdn_chunked``.
+does not depend on how its prefill was cut there. Source: Yang et al., Gated Delta Networks (2024), section
+3.3 (WY form); formulas in ``ninfer.reference.ops.gdn_chunked``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _CHUNK = tl.constexpr(CHUNK)
 class ChunkBuffers:
     """Scratch of one chunk of T tokens in C pieces, activations unless said otherwise.
 
-    ``query``, ``key`` [T, key heads, d_k]; ``value`` [T, value heads, d_v]; ``written`` [T, value heads, d_v],
-    ``read`` [T, value heads, d_k]; ``local`` [T, value heads, 64]; float32 ``sums`` [T, value heads],
+    ``query``, ``key`` [T, key heads, d_k]; ``value`` [T, value heads, d_v]; ``written`` [T, value heads,
+    d_v], ``read`` [T, value heads, d_k]; ``local`` [T, value heads, 64]; float32 ``sums`` [T, value heads],
     ``system`` [C, value heads, 64, 64] and ``output`` [T, value heads, d_v].
     """
 
@@ -42,7 +42,8 @@ class ChunkBuffers:
 
 @triton.jit(do_not_specialize=["slot", "start", "count"])
 def _prepare(
-    projected, row_stride, convolution, images, image_stride, window_at, slot, start, count, query, key, value,
+    projected, row_stride, convolution, images, image_stride, window_at, slot, start, count, query, key,
+    value,
     root, KEY_HEADS: tl.constexpr, VALUE_HEADS: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
     BT: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
@@ -134,7 +135,8 @@ def _solve(
 
 @triton.jit(do_not_specialize=["slot", "start", "count", "chunks"])
 def _scan(
-    query, key, written, read, local, sums, output, images, image_stride, state_at, slot, start, count, chunks,
+    query, key, written, read, local, sums, output, images, image_stride, state_at, slot, start, count,
+    chunks,
     KEY_HEADS: tl.constexpr, VALUE_HEADS: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(0)
@@ -197,8 +199,8 @@ def _finish(
 def delta_chunk(layer: DeltaNet, buffers: ChunkBuffers, slot: int, start: int, count: int, y: Tensor) -> None:
     """``count`` tokens from place ``start`` of the lane in ``slot``: mixed rows to ``y``, its state moves on.
 
-    ``layer.projected`` [T, columns] and ``layer.gates`` [1, T, columns] hold the chunk's projections; the ring
-    is only read (``shift`` follows).
+    ``layer.projected`` [T, columns] and ``layer.gates`` [1, T, columns] hold the chunk's projections; the
+    ring is only read (``shift`` follows).
     """
     heads = {"KEY_HEADS": layer.key_heads, "VALUE_HEADS": layer.value_heads}
     sizes = {**heads, "DK": layer.key_dim, "DV": layer.value_dim}
@@ -216,7 +218,8 @@ def delta_chunk(layer: DeltaNet, buffers: ChunkBuffers, slot: int, start: int, c
     )  # fmt: skip
     block = min(32, layer.value_dim)
     _scan[(layer.value_heads, layer.value_dim // block)](
-        b.query, b.key, b.written, b.read, b.local, b.sums, b.output, images, images.stride(0), layer.state_at,
+        b.query, b.key, b.written, b.read, b.local, b.sums, b.output, images, images.stride(0),
+        layer.state_at,
         slot, start, count, chunks, **sizes, BV=block, num_warps=4, num_stages=1,
     )  # fmt: skip
     _finish[(triton.cdiv(count, 16), layer.value_heads)](

@@ -22,10 +22,10 @@ lop3.b32 b, t, 0x00800080, 0x43004300, 0xEA; mov.b32 minus, 0xBF80BF80; fma.rn.b
 _E4M3 = """{{ .reg .b32 s, m, up, zero; {sign}; and.b32 s, s, 0x80008000; {magnitude};
 lop3.b32 m, m, 0x07F007F0, s, 0xEA; mov.b32 up, 0x7B807B80; mov.b32 zero, 0x80008000;
 fma.rn.bf16x2 $0, m, up, zero; }}"""
-# E2M1: sign to bit 15, exponent and fraction to bits 6..8 (2^-126 too small), times the scale. The scale is byte
-# (lane mod 4) of its word ($2): E4M3 bits moved into a bf16 (2^-120 too small), times 2^120 and 2^118.
-_E2M1 = """{{ .reg .b32 s, m, zero, f, up; mov.u32 f, %laneid; and.b32 f, f, 3; shl.b32 f, f, 3; shr.u32 f, $2, f;
-and.b32 f, f, 0xFF; shl.b32 f, f, 4; prmt.b32 f, f, f, 0x1010; mov.b32 zero, 0x80008000;
+# E2M1: sign to bit 15, exponent and fraction to bits 6..8 (2^-126 too small), times the scale. The scale is
+# byte (lane mod 4) of its word ($2): E4M3 bits moved into a bf16 (2^-120 too small), times 2^120 and 2^118.
+_E2M1 = """{{ .reg .b32 s, m, zero, f, up; mov.u32 f, %laneid; and.b32 f, f, 3; shl.b32 f, f, 3; shr.u32 f,
+$2, f; and.b32 f, f, 0xFF; shl.b32 f, f, 4; prmt.b32 f, f, f, 0x1010; mov.b32 zero, 0x80008000;
 mov.b32 up, 0x7B807B80; fma.rn.bf16x2 f, f, up, zero; mov.b32 up, 0x7A807A80; fma.rn.bf16x2 f, f, up, zero;
 shl.b32 s, $1, {sign}; and.b32 s, s, 0x80008000; {magnitude};
 lop3.b32 m, m, 0x01C001C0, s, 0xEA; fma.rn.bf16x2 $0, m, f, zero; }}"""
@@ -99,9 +99,9 @@ def e4m3(words, PLANE: tl.constexpr, ACT: tl.constexpr):
 def e2m1_lanes(words, scale_words, i, PLANE: tl.constexpr, ACT: tl.constexpr):
     """E2M1 nibbles [N, 64] times their scales: byte ``(i // 2) mod 4`` of ``scale_words`` [N, 1] (E4M3).
 
-    In bf16 the product is 256 times too small: the scale could not carry the whole factor. There the codes must
-    lie as the left operand of a 16 x 8 x 16 matrix instruction: element 2t or 2t + 1 of eight belongs to lane
-    t of four, so the byte is the lane's own (``tools/gpu_check`` looks at the compiled layout).
+    In bf16 the product is 256 times too small: the scale could not carry the whole factor. There the codes
+    must lie as the left operand of a 16 x 8 x 16 matrix instruction: element 2t or 2t + 1 of eight belongs to
+    lane t of four, so the byte is the lane's own (``tools/gpu_check`` looks at the compiled layout).
     """
     if ACT == tl.bfloat16:
         asm: tl.constexpr = _E2M1S[PLANE]

@@ -1,9 +1,9 @@
 """``linear`` on GPUs: packed weights streamed once through the tensor cores, for up to 64 columns.
 
 A program computes BN rows of W for M columns (16 up to width 16: narrower calls leave lanes empty), over one
-of a fixed number of equal parts of K. Law 8: at widths 1..16 tile, order and parts are the same, and a lane of a
-matrix instruction does not see the others, so y[c] is bit-identical at each of them. Partial sums of the parts
-lie one behind the other; the consumer adds them in order.
+of a fixed number of equal parts of K. Law 8: at widths 1..16 tile, order and parts are the same, and a lane
+of a matrix instruction does not see the others, so y[c] is bit-identical at each of them. Partial sums of the
+parts lie one behind the other; the consumer adds them in order.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _activations(x, at, mask, k, ACT: tl.constexpr):
 
 @triton.jit
 def _natural(i):
-    """Where element i of an nvfp4 plane stands in K: a lane of the matrix instruction meets one group alone."""
+    """Where element i of an nvfp4 plane stands in K: a lane of the instruction meets one group alone."""
     return 16 * ((i // 2) % 4) + 2 * (i // 8) + i % 2
 
 
@@ -69,8 +69,8 @@ def multiply(
             w = tl.load(words + row[None, :] + (step * K + k)[:, None])
             acc = tl.dot(_activations(x, at, mask, step * K + k, ACT), w.to(ACT), acc, input_precision="ieee")
         return acc
-    # Codes are decoded where the matrix instruction wants its left operand, in registers; columns of x are its
-    # right one, eight at a time, so that a narrow call pays for eight.
+    # Codes are decoded where the matrix instruction wants its left operand, in registers; columns of x are
+    # its right one, eight at a time, so that a narrow call pays for eight.
     acc = tl.zeros((BN, M), tl.float32)
     panel, inside = (n // 64).to(tl.int64), n % 64
     if FORMAT == _FP8:
@@ -101,8 +101,8 @@ def multiply(
         i = tl.arange(0, 64)
         k = tl.max_contiguous(tl.multiple_of(_natural(i), 2), 2)
         row = panel * (width // 256) * 4096 + inside * 64
-        # Four scales a 32-bit word, two words of a row side by side: a load of their own for each plane, so that
-        # they reach the registers of the matrix instruction's left operand as the codes do.
+        # Four scales a 32-bit word, two words of a row side by side: a load of their own for each plane, so
+        # that they reach the registers of the matrix instruction's left operand as the codes do.
         scale = scales.to(tl.pointer_type(tl.int32)) + (panel * (width // 128) * 64 + inside) * 2
         for step in range(begin, end):
             w = tl.load(words + (row + step * 4096)[:, None] + i[None, :])
@@ -179,7 +179,7 @@ def _linear(
 
 
 def columns_tile(rows: int, number: int) -> int:
-    """M of a call with ``rows`` columns: 8 and 16 run the same instructions for each column of packed codes."""
+    """M of a call with ``rows`` columns: 8 and 16 run the same instructions for a column of packed codes."""
     if rows <= 8 and number != BF16:
         return 8
     return 16 if rows <= 16 else 32 if rows <= 32 else 64
@@ -284,7 +284,8 @@ def dequantise(matrix: Packed, out: Tensor) -> Tensor:
     y = out.view(-1)[: matrix.rows * matrix.width].view(matrix.rows, matrix.width)
     grid = (triton.cdiv(matrix.rows, 64), matrix.width // (extent * planes))
     _dequantise[grid](
-        matrix.words, matrix.high, matrix.scales, matrix.row_scales, y, y.stride(0), matrix.rows, matrix.width,
+        matrix.words, matrix.high, matrix.scales, matrix.row_scales, y, y.stride(0), matrix.rows,
+        matrix.width,
         FORMAT=matrix.format, ROW_SCALED=matrix.row_scales.numel() > 0, EXTENT=extent, PLANES=planes,
     )  # fmt: skip
     return y
@@ -312,7 +313,7 @@ def _embed(
 
 
 def embed(tokens: Tensor, matrix: Packed, y: Tensor, rows: int) -> None:
-    """``y[r] = float32(W[tokens[r]])``: ``tokens`` an int32 column of any stride, ``y`` [rows.., N] float32."""
+    """``y[r] = float32(W[tokens[r]])``: ``tokens`` int32 of any stride, ``y`` [rows.., N] float32."""
     extent, planes = planes_of(matrix.format)
     steps = triton.cdiv(matrix.columns, 1024 if matrix.format == BF16 else extent * planes)
     _embed[(rows, steps)](

@@ -1,9 +1,9 @@
 """Weights in the order in which the GPU kernels stream them: pure functions over tensors of any device.
 
-Codes lie in panels of PANEL rows. Inside a panel, one step of K after the other; inside a step, row after row:
-a tile of whole panels is one run of memory. A 16-bit word holds the codes of 2 or 4 *planes*: element i of
-plane j is the code at ``step + extent · j + i``, so that decoding a plane is a shift and a mask and the planes
-are separate matrix products (no lane ever moves). Scales lie as 64-bit words of 4 fp16 or 8 e4m3.
+Codes lie in panels of PANEL rows. Inside a panel, one step of K after the other; inside a step, row after
+row: a tile of whole panels is one run of memory. A 16-bit word holds the codes of 2 or 4 *planes*: element i
+of plane j is the code at ``step + extent · j + i``, so that decoding a plane is a shift and a mask and the
+planes are separate matrix products (no lane ever moves). Scales lie as 64-bit words of 4 fp16 or 8 e4m3.
 
 | format | plane extent | planes a word | K of a step | high plane | scale word covers |
 |---|---|---|---|---|---|
@@ -246,7 +246,7 @@ def _natural_scales(words: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _order(like: Tensor) -> Tensor:
-    """The place in K of each element of an nvfp4 plane: elements 2t and 2t + 1 of every eight are of group t."""
+    """The place in K of each element of an nvfp4 plane: 2t and 2t + 1 of every eight are of group t."""
     i = torch.arange(64, device=like.device)
     return 16 * (i // 2 % 4) + 2 * (i // 8) + i % 2
 

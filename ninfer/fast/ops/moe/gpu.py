@@ -1,8 +1,9 @@
-"""Mixture of experts on GPUs: every row reads its own experts in a round; a prefill chunk is sorted by expert.
+"""Mixture of experts on GPUs: every row reads its own experts in a round; a prefill chunk is sorted by
+expert.
 
-All experts of a layer are one tall packed matrix, ``stride`` rows an expert (gate and up interleaved, padded);
-an expert's rows are a range of it. Results of the chosen experts stay apart until ``combine`` adds them in the
-order of the choice.
+All experts of a layer are one tall packed matrix, ``stride`` rows an expert (gate and up interleaved,
+padded); an expert's rows are a range of it. Results of the chosen experts stay apart until ``combine`` adds
+them in the order of the choice.
 """
 
 from __future__ import annotations
@@ -57,10 +58,11 @@ def _route(
 
 
 def route(logits: Tensor, choice: Tensor, strengths: Tensor, experts: int, rows: int) -> None:
-    """The k experts of each row with the largest router logit (ties to the lower id), softmax over the chosen.
+    """The k experts of each row with the largest router logit (ties to the lower id), softmax over the
+    chosen.
 
-    Shapes: ``logits`` [parts, rows.., ≥ experts] float32; ``choice`` [rows.., k] int32, ``strengths`` [rows..,
-    k] float32. Equal to the softmax over all experts divided by the chosen ones' sum.
+    Shapes: ``logits`` [parts, rows.., ≥ experts] float32; ``choice`` [rows.., k] int32, ``strengths``
+    [rows.., k] float32. Equal to the softmax over all experts divided by the chosen ones' sum.
     """
     _route[(rows,)](
         logits, logits.stride(0), logits.stride(1), choice, strengths,
@@ -128,7 +130,7 @@ TILE_ROWS = 128
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grouping:
-    """``order`` [pairs] sorted by expert; per tile its expert, first place and end (empty behind the last)."""
+    """``order`` [pairs] sorted by expert; per tile its expert, first place and end (last ones are empty)."""
 
     order: Tensor
     expert: Tensor
@@ -192,13 +194,15 @@ def _grouped(
 def grouped(
     x: Tensor, grouping: Grouping, experts: Experts, weights: Tensor, chosen: int, y: Tensor, gated: bool
 ) -> None:
-    """One product over sorted pairs: gated from rows ``x`` [T, K] to sorted ``y`` [pairs, width], or down from
-    sorted ``x`` to ``y`` [pairs, hidden] in the order of the choice. ``weights`` [experts · stride, width].
+    """One product over sorted pairs: gated from rows ``x`` [T, K] to sorted ``y`` [pairs, width], or down
+    from sorted ``x`` to ``y`` [pairs, hidden] in the order of the choice. ``weights`` [experts · stride,
+    width].
     """
     block = 128
     grid = (triton.cdiv(experts.rows, block), grouping.expert.numel())
     _grouped[grid](
-        x, x.stride(0), grouping.order, grouping.expert, grouping.begin, grouping.end, weights, experts.stride,
+        x, x.stride(0), grouping.order, grouping.expert, grouping.begin, grouping.end, weights,
+        experts.stride,
         weights.shape[1], y, y.stride(0), experts.rows, X_PER_ROW=gated, CHOSEN=chosen, GATED=gated,
         BM=TILE_ROWS, BN=block, BK=64, ACT=triton_type(x.dtype), num_warps=8, num_stages=3,
     )  # fmt: skip

@@ -164,13 +164,14 @@ def select(
     """The tokens of ``rows`` rows of ``logits`` [rows.., ≥ vocabulary] float32 to ``drawn`` [rows..] int32.
 
     Shapes: ``numbers`` [rows.., NUMBERS] float64 and ``words`` [rows.., WORDS] int64 (COUNTS: lane or −1,
-    COUNTED: id to count or −1, MASK: row of ``masks`` or −1), ``counts`` [lanes, ≥ vocabulary] int32, ``masks``
-    [rows.., ≥ vocabulary / 32] int32; scratch ``best`` [rows.., slices, CANDIDATES] int64, ``flags`` [rows..,
-    slices] int32.
+    COUNTED: id to count or −1, MASK: row of ``masks`` or −1), ``counts`` [lanes, ≥ vocabulary] int32,
+    ``masks`` [rows.., ≥ vocabulary / 32] int32; scratch ``best`` [rows.., slices, CANDIDATES] int64,
+    ``flags`` [rows.., slices] int32.
     """
     slices = slices_of(vocabulary)
     _scan[(rows, slices)](
-        logits, logits.stride(0), numbers, words, counts, counts.stride(0), masks, masks.stride(0), vocabulary,
+        logits, logits.stride(0), numbers, words, counts, counts.stride(0), masks, masks.stride(0),
+        vocabulary,
         best, flags, slices, BLOCK=SLICE, num_warps=4,
         enable_fp_fusion=False,  # every penalty operation is rounded
     )  # fmt: skip

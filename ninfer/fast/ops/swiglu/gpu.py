@@ -19,7 +19,7 @@ def _swiglu(x, x_stride, y, y_stride, columns, BLOCK: tl.constexpr):
 
 
 def swiglu(x: Tensor, y: Tensor, columns: int, count: int) -> None:
-    """``y[r, n] = SiLU(x[r, 2n]) · x[r, 2n + 1]``: ``x`` [count.., ≥ 2 columns], ``y`` [count.., ≥ columns]."""
+    """``y[r, n] = SiLU(x[r, 2n]) · x[r, 2n + 1]``: ``x`` [.., ≥ 2 columns], ``y`` [.., ≥ columns]."""
     _swiglu[(count, triton.cdiv(columns, 1024))](
         x, x.stride(0), y, y.stride(0), columns, BLOCK=1024, num_warps=4
     )

@@ -1,7 +1,7 @@
 """A round's workspace on a device: one row per column of the widest round, taken once.
 
-Rows are padded to a K step with zeros that no kernel ever writes. Kernels of different layers share a buffer by
-name; what a verification must keep until its ``fold`` has a set per layer.
+Rows are padded to a K step with zeros that no kernel ever writes. Kernels of different layers share a buffer
+by name; what a verification must keep until its ``fold`` has a set per layer.
 """
 
 from __future__ import annotations

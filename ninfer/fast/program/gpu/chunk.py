@@ -1,7 +1,7 @@
 """Prefill of one chunk of one prompt: matrices by the platform's GEMM, the rest by kernels over all rows.
 
-A matrix that is not bf16 is rounded to the activation type into scratch first; at a chunk of thousands of tokens
-that is a few percent. The chunk's keys go to the lane's pages and its state to the lane's image.
+A matrix that is not bf16 is rounded to the activation type into scratch first; at a chunk of thousands of
+tokens that is a few percent. The chunk's keys go to the lane's pages and its state to the lane's image.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ninfer.fast.ops.gdn import gpu as gdn
 from ninfer.fast.ops.gdn.gpu_chunks import CHUNK, ChunkBuffers, delta_chunk
 from ninfer.fast.ops.gpu_control import BLOCK_WORDS, ROW_WORDS
 from ninfer.fast.ops.linear.gpu import dequantise, embed
-from ninfer.fast.ops.linear.packing import Packed, padded
 from ninfer.fast.ops.linear.packing import BF16 as PLAIN
+from ninfer.fast.ops.linear.packing import Packed, padded
 from ninfer.fast.ops.moe import gpu as moe
 from ninfer.fast.ops.rms_norm.gpu import Sums, combine
 from ninfer.fast.ops.swiglu.gpu import swiglu
@@ -239,7 +239,8 @@ class Prefill:
             scratch = (tensors.held("expanded_keys"), tensors.held("expanded_values"))
             identity = tensors.held("identity")
         attend_chunk(
-            heads, query, pool, self._tables[chunk.lane], chunk.start, count, attended, scratch, identity, raw,
+            heads, query, pool, self._tables[chunk.lane], chunk.start, count, attended, scratch, identity,
+            raw,
             self._tiles.chunk_attention(), self._activations,
         )  # fmt: skip
         return attended

@@ -64,10 +64,10 @@ class Waiter:
         """Return when it has run. Errors: as CUDA's, raised here."""
         if self.device.type != "cuda":
             return
-        event = torch.cuda.Event(blocking=self.mode == "blocking")
+        event = torch.cuda.Event(blocking=self.mode == "blocking")  # type: ignore[no-untyped-call]
         event.record()
         if self.mode in ("spin", "yield"):
-            while not event.query():
+            while not event.query():  # type: ignore[no-untyped-call]
                 if self.mode == "yield":
                     time.sleep(0)
         event.synchronize()

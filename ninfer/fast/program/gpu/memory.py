@@ -57,7 +57,10 @@ class GpuPages(PageOwners):
 
 
 class GpuStates:
-    """As ``StateImages`` on CPUs: ``slots`` images [slots, floats] on a device; a slot is handed out zeroed and comes back by ``free``."""
+    """``slots`` images [slots, floats] on a device, with the members of ``StateImages``.
+
+    A slot is handed out zeroed and comes back by ``free``.
+    """
 
     def __init__(self, config: TextConfig, slots: int, device: torch.device) -> None:
         self.window_at: dict[int, int] = {}

@@ -69,8 +69,8 @@ def open_program(
         publish(
             LogRecord(
                 "warning",
-                f"CUDA graphs took {held.graphs / 2**20:.1f} MiB, more than the {held.graph_allowance / 2**20:.1f} "
-                "MiB set aside",
+                f"CUDA graphs took {held.graphs / 2**20:.1f} MiB, more than the "
+                f"{held.graph_allowance / 2**20:.1f} MiB set aside",
             )
         )
     return program

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,8 @@ from torch import Tensor
 
 from ninfer.fast.memory.lanes import Lane, LaneMemory, pages_for
 from ninfer.fast.memory.pages import PageOwners
+from ninfer.fast.memory.states import StateImages
 from ninfer.fast.ops.attention.encodings import BF16, encoding
-from ninfer.fast.ops.attention.gpu import PAGE
 from ninfer.fast.ops.select.gpu import unsigned_to_signed
 from ninfer.fast.program.gpu.buffers import RoundBuffers, Sizes
 from ninfer.fast.program.gpu.chunk import Chunk, Prefill
@@ -41,8 +41,8 @@ Tokens = npt.NDArray[np.int32]
 class GpuOptions:
     """Sizes fixed at start-up. ``pages`` None: as many as leave ``headroom`` bytes of the device free.
 
-    ``snapshot_slots`` state images lie beyond those of the lanes. ``columns`` is the widest round; ``records`` keeps what verification needs. ``activations`` is bf16 but in
-    the interpreter.
+    ``snapshot_slots`` state images lie beyond those of the lanes. ``columns`` is the widest round;
+    ``records`` keeps what verification needs. ``activations`` is bf16 but in the interpreter.
     """
 
     lanes: int
@@ -126,7 +126,7 @@ class GpuProgram:
             self._prefill.set_pages(self.pages)
             self._prefill.expand_pages(table_pages)
         owners = PageOwners(pages) if self.pages is None else self.pages
-        self.memory = LaneMemory(self.states, owners, options.max_context)
+        self.memory = LaneMemory(cast(StateImages, self.states), owners, options.max_context)
         self.mtp = None
         self.options = replace(options, pages=pages)
         self._waiter = Waiter(device, options.sync)

@@ -25,7 +25,7 @@ LoadListener = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Projection:
-    """Matrices that read the same rows and write side by side: (matrix, first column); column of each name."""
+    """Matrices that read the same rows and write side by side: (matrix, first column); each name's column."""
 
     parts: tuple[tuple[Packed, int], ...]
     at: dict[str, int]
