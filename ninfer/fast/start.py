@@ -128,7 +128,7 @@ def _open_gpu(
         loaded += count
         listener(min(loaded, total), total)
 
-    chunk = -(-settings.prefill_chunk // PAGE_TOKENS) * PAGE_TOKENS
+    chunk = -(-min(settings.prefill_chunk, settings.max_context) // PAGE_TOKENS) * PAGE_TOKENS
     limits = cache_limits(settings, chunk)
     program = open_program(artifact, config, settings, vocabulary, limits, report, publish)
     publish(LogRecord("info", describe(limits)))
