@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections import Counter
 from collections.abc import Iterator
@@ -28,26 +29,36 @@ MIB = 2**20
 GROWTH_BYTES = 48 * MIB
 
 
+# Without the prefix cache every page that is in use belongs to somebody.
+WITHOUT_CACHE = ("--no-prefix-reuse",)
+IDLE = ("running", "waiting", "paused", "prefilling", "decode_ready", "replaying", "materializing")
+
+
 @pytest.fixture
-def server(tmp_path: Path, pytestconfig: pytest.Config) -> Iterator[Server]:
-    if pytestconfig.getoption("--base-url") is not None:
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    if request.config.getoption("--base-url") is not None:
         pytest.skip("does not flood a server that is not ours")
-    server = Server(tmp_path, OPTIONS)
+    server = Server(tmp_path, (*OPTIONS, *request.param))
     yield server
     server.stop()
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("server", [WITHOUT_CACHE], ids=["no cache"], indirect=True)
 def test_a_small_crowd(server: Server) -> None:
     endure(server, clients=16, requests=96, seed=1)
+    assert gauge(server, "device_kv_used_pages") == 0
 
 
 @pytest.mark.campaign
-def test_a_crowd(server: Server) -> None:
+@pytest.mark.parametrize("server", [(), WITHOUT_CACHE], ids=["cache", "no cache"], indirect=True)
+def test_a_crowd(request: pytest.FixtureRequest, server: Server) -> None:
     """64 clients, 2,000 requests."""
     seed = secrets.randbits(32)
     print(f"storm seed {seed}")
     endure(server, clients=64, requests=2000, seed=seed)
+    if request.node.callspec.params["server"] == WITHOUT_CACHE:
+        assert gauge(server, "device_kv_used_pages") == 0
 
 
 def endure(server: Server, *, clients: int, requests: int, seed: int) -> None:
@@ -63,10 +74,18 @@ def endure(server: Server, *, clients: int, requests: int, seed: int) -> None:
     assert ends["left"] > requests / 5
     assert ends["answered"] > requests / 3
     assert levels[1] - levels[0] < GROWTH_BYTES
+    assert {name: gauge(server, f"requests_{name}") for name in IDLE} == dict.fromkeys(IDLE, 0)
     _use_every_page(world)
     assert server.process.poll() is None
     assert " ERROR " not in server.log
     assert "Traceback" not in server.log
+
+
+def gauge(server: Server, name: str) -> float:
+    """The value of a metric without labels, once nothing runs any more."""
+    text = Client(server.base_url).get("/metrics").body.decode()
+    (value,) = re.findall(rf"^ninfer_{name} (\S+)$", text, re.MULTILINE)
+    return float(value)
 
 
 def _use_every_page(world: World) -> None:
