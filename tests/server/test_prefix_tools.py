@@ -5,6 +5,7 @@ The program computes; what it draws is a test's script, so that a model of rando
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -112,11 +113,8 @@ def test_a_replayed_call_matches_only_as_it_was(server: tuple[Client, FastHost],
     end = first["usage"]["prompt_tokens"] + first["usage"]["completion_tokens"] - 1
     assert first["usage"]["completion_tokens"] == len(script)
     result = {"role": "tool", "tool_call_id": call["id"], "content": "North, an hour."}
-    swapped = {"start": ARGUMENTS["start"], "goal": ARGUMENTS["goal"]}
-    reordered = {
-        **call,
-        "function": {"name": "route", "arguments": '{"goal":"%(goal)s","start":"%(start)s"}' % swapped},
-    }
+    swapped = json.dumps(dict(reversed(ARGUMENTS.items())))
+    reordered = {**call, "function": {"name": "route", "arguments": swapped}}
     changed = chat(client, question, {**message, "tool_calls": [reordered]}, result)
     assert 0 < cached(changed) <= first["usage"]["prompt_tokens"]
     same = chat(client, question, message, result)
@@ -129,8 +127,5 @@ def test_equal_meaning_is_not_made_equal_text(server: tuple[Client, FastHost]) -
     client, _ = server
     question = {"role": "user", "content": QUESTION}
     explicit = {**FUNCTION, "parameters": {**FUNCTION["parameters"], "additionalProperties": True}}  # type: ignore[dict-item]
-    counts = [
-        chat(client, question, function=function)["usage"]["prompt_tokens"]
-        for function in (FUNCTION, explicit)
-    ]
-    assert counts[0] < counts[1]
+    plain, longer = (chat(client, question, function=one)["usage"] for one in (FUNCTION, explicit))
+    assert plain["prompt_tokens"] < longer["prompt_tokens"]
