@@ -96,7 +96,8 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
 
     ``stop_token_id`` is the committed, unpublished id that ended it. ``work`` is None where none was done or
     counted. ``in_thinking``: the answer ended without leaving its thinking.
-    ``control_tokens`` of its output were inserted, not drawn.
+    ``control_tokens`` of its output were inserted, not drawn; ``model_thinking_tokens`` of its thinking were
+    drawn (None: all of it).
     """
 
     id: str
@@ -107,6 +108,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     work: RequestWork | None = None
     in_thinking: bool = False
     control_tokens: int = 0
+    model_thinking_tokens: int | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

@@ -48,6 +48,7 @@ class Turn:
         self.reason: FinishReason | None = "length" if room <= 0 else None
         self.began = self.first = self.last = 0.0
         self._inserted = 0  # ids of the budget's closing that are committed
+        self._drawn_before = 0  # ids that were committed before the first of them
 
     @property
     def reasoning_tokens(self) -> int:
@@ -57,6 +58,11 @@ class Turn:
     def control_tokens(self) -> int:
         """Committed ids that were inserted, not drawn."""
         return self._inserted
+
+    @property
+    def model_thinking_tokens(self) -> int:
+        """Committed ids of the thinking that the model drew itself."""
+        return self._drawn_before if self._inserted else self.reasoning_tokens
 
     @property
     def in_thinking(self) -> bool:
@@ -114,6 +120,8 @@ class Turn:
     def _insert(self, token: int, forced: int) -> Iterator[Delta]:
         """A forced id: it never ends an answer, and there is room for one more after the last of them."""
         assert token == forced, "another id was committed than the one that must follow"
+        if self._inserted == 0:
+            self._drawn_before = self.committed - 1
         self._inserted += 1
         self._unpublished.append(token)
         return self._publish(self._session.insert([token]).deltas)

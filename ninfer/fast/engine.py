@@ -131,6 +131,7 @@ class FastWorker:
 
     def run(self) -> None:
         """Serve until ``stop``. Errors: ``DeviceLost``, ``EngineEnded``."""
+        self._report_statistics()
         while self._wait():
             self.step()
 

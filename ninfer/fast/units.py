@@ -192,5 +192,12 @@ class Units:
         )
         assert turn.reason is not None
         self._report()
-        ends = turn.stop_string, turn.stop_token, work, turn.in_thinking, turn.control_tokens
+        ends = (
+            turn.stop_string,
+            turn.stop_token,
+            work,
+            turn.in_thinking,
+            turn.control_tokens,
+            turn.model_thinking_tokens,
+        )
         self._publish(Finished(active.request.id, turn.reason, usage, *ends))

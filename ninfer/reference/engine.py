@@ -157,7 +157,14 @@ class ReferenceEngine:
             time_to_first_token_s=queue_s + first - began,
             draft=None if drafting is None else drafting.tally.usage,
         )
-        ends = turn.stop_string, turn.stop_token, None, turn.in_thinking, turn.control_tokens
+        ends = (
+            turn.stop_string,
+            turn.stop_token,
+            None,
+            turn.in_thinking,
+            turn.control_tokens,
+            turn.model_thinking_tokens,
+        )
         yield Finished(request.id, turn.reason, usage, *ends)
 
     def _prompt(self, request: GenerationRequest) -> tuple[Tensor, Tensor]:

@@ -64,7 +64,9 @@ class PrefixIndex:
 
     @property
     def gauges(self) -> CacheGauges:
-        return CacheGauges(self.tree.blocks, self.tree.evictable, self.tree.blocks, len(self.shelf.held))
+        return CacheGauges(
+            self.tree.blocks, self.tree.evictable_blocks, self.tree.blocks, len(self.shelf.held)
+        )
 
     @property
     def available_pages(self) -> int:

@@ -91,7 +91,7 @@ class BlockTree:
 
     def __init__(self, hashing: BlockHash = block_hash) -> None:
         self.root = Node(None, b"", b"", 0)
-        self.blocks = 0
+        self.blocks = self.evictable_blocks = 0
         self._hash = hashing
         # Entries with a second copy go first: they can come back.
         self._backed: OrderedDict[Node | Snapshot, None] = OrderedDict()
@@ -139,11 +139,14 @@ class BlockTree:
         self.delist(entry)
         if entry.page != ABSENT:
             (self._backed if entry.backed else self._unbacked)[entry] = None
+            self.evictable_blocks += isinstance(entry, Node)
 
     def delist(self, entry: Node | Snapshot) -> None:
         """This entry may not be evicted."""
-        self._backed.pop(entry, None)
-        self._unbacked.pop(entry, None)
+        for listed in (self._backed, self._unbacked):
+            if entry in listed:
+                del listed[entry]
+                self.evictable_blocks -= isinstance(entry, Node)
 
     def unused(self) -> Iterator[Node | Snapshot]:
         """What may be evicted, in that order."""

@@ -279,5 +279,5 @@ def _reuse_path(finished: Finished) -> str:
 
 
 def _budget(finished: Finished) -> BudgetReport:
-    inserted = finished.control_tokens
-    return BudgetReport(finished.usage.reasoning_tokens - inserted, inserted, inserted > 0)
+    drawn, inserted = finished.model_thinking_tokens, finished.control_tokens
+    return BudgetReport(finished.usage.reasoning_tokens if drawn is None else drawn, inserted, inserted > 0)
