@@ -1,4 +1,4 @@
-"""Faults that a server could make on a Responses answer, for ``FaultyClient``.
+"""Faults that a server could make on a Responses answer, for ``FaultyClient``; how named events are spoilt.
 
 Each changes answers as they arrive; where it finds nothing to spoil it leaves an answer alone.
 """
@@ -17,7 +17,7 @@ Event = dict[str, Any]
 _END = b"\n\n"
 
 
-def _events(change: Callable[[list[Event]], list[Event]]) -> Spoil:
+def spoilt_events(change: Callable[[list[Event]], list[Event]]) -> Spoil:
     """Spoils the parsed events of a stream; each is sent under its ``name`` if it has one, else its type."""
 
     def spoil(answer: Answer) -> Answer:
@@ -35,7 +35,7 @@ def _encoded(event: Event) -> bytes:
     return f"event: {name}\ndata: ".encode() + json.dumps(event, ensure_ascii=False).encode() + _END
 
 
-def _each(change: Callable[[Event], None]) -> Spoil:
+def each_event(change: Callable[[Event], None]) -> Spoil:
     """Spoils each event in place."""
 
     def spoilt(events: list[Event]) -> list[Event]:
@@ -43,7 +43,7 @@ def _each(change: Callable[[Event], None]) -> Spoil:
             change(event)
         return events
 
-    return _events(spoilt)
+    return spoilt_events(spoilt)
 
 
 def _without(kind: str) -> Spoil:
@@ -53,7 +53,7 @@ def _without(kind: str) -> Spoil:
         at = next((i for i, event in enumerate(events) if event["type"] == f"response.{kind}"), None)
         return events if at is None else _numbered([*events[:at], *events[at + 1 :]])
 
-    return _events(spoilt)
+    return spoilt_events(spoilt)
 
 
 def _twice(kind: str) -> Spoil:
@@ -61,7 +61,7 @@ def _twice(kind: str) -> Spoil:
         at = next((i for i, event in enumerate(events) if event["type"] == f"response.{kind}"), None)
         return events if at is None else _numbered([*events[: at + 1], dict(events[at]), *events[at + 1 :]])
 
-    return _events(spoilt)
+    return spoilt_events(spoilt)
 
 
 def _numbered(events: list[Event]) -> list[Event]:
@@ -121,7 +121,7 @@ def _terminal(change: Callable[[Event], None]) -> Spoil:
                 change(events[-1]["response"])
             return events
 
-        return _events(spoilt)(answer)
+        return spoilt_events(spoilt)(answer)
 
     return spoil
 
@@ -174,13 +174,13 @@ def _invent_message(response: Event) -> None:
 
 RESPONSES_FAULTS: Mapping[str, Spoil] = {
     # streams
-    "an event under another name": _each(_other_name),
-    "a number left out": _events(lambda events: [*events[:3], *events[4:]]),
-    "numbers from one": _each(lambda event: event.update(sequence_number=event["sequence_number"] + 1)),
+    "an event under another name": each_event(_other_name),
+    "a number left out": spoilt_events(lambda events: [*events[:3], *events[4:]]),
+    "numbers from one": each_event(lambda event: event.update(sequence_number=event["sequence_number"] + 1)),
     "no created": _without("created"),
     "no in_progress": _without("in_progress"),
-    "created behind in_progress": _events(lambda events: _swapped(events, 0, 1)),
-    "the part before its Item": _events(lambda events: _swapped(events, 2, 3)),
+    "created behind in_progress": spoilt_events(lambda events: _swapped(events, 0, 1)),
+    "the part before its Item": spoilt_events(lambda events: _swapped(events, 2, 3)),
     "a delta lost": _without("output_text.delta"),
     "a delta twice": _twice("output_text.delta"),
     "no end of text": _without("output_text.done"),
@@ -189,13 +189,13 @@ RESPONSES_FAULTS: Mapping[str, Spoil] = {
     "an Item ends twice": _twice("output_item.done"),
     "a summary event lost": _without("reasoning_summary_text.done"),
     "no end of arguments": _without("function_call_arguments.done"),
-    "no terminal event": _events(lambda events: events[:-1]),
-    "two terminal events": _events(lambda events: _numbered([*events, dict(events[-1])])),
+    "no terminal event": spoilt_events(lambda events: events[:-1]),
+    "two terminal events": spoilt_events(lambda events: _numbered([*events, dict(events[-1])])),
     "an end mark": _done_mark,
-    "another Item in the middle": _each(_other_item_id),
-    "a delta of another Item": _each(_padded),
-    "places shifted": _each(_shifted),
-    "the mirror too early": _each(_early_mirror),
+    "another Item in the middle": each_event(_other_item_id),
+    "a delta of another Item": each_event(_padded),
+    "places shifted": each_event(_shifted),
+    "the mirror too early": each_event(_early_mirror),
     "text that its deltas do not make": _terminal(_cut_text),
     # objects
     "output_text at the top": _terminal(lambda response: response.update(output_text="x")),
