@@ -97,9 +97,10 @@ def text_of(answer: Answer) -> str:
 
 
 def essence(answer: Answer) -> tuple[Any, ...]:
-    """What a drafter must not change."""
+    """What a drafter must not change; what the cache offered depends on what was asked before."""
     (choice,) = answer.json["choices"]
     usage = dict(answer.json["usage"])
+    del usage["prompt_tokens_details"]
     return choice, usage
 
 
