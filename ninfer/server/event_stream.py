@@ -54,8 +54,10 @@ class EventStream:
     async def take(self, timeout_s: float | None = None) -> list[RequestEvent]:
         """The events that are there, at least one; none when ``timeout_s`` passes without one.
 
-        A ``Failed`` comes by itself: what was published before it is not lost with it.
+        A ``Failed`` comes by itself: what was published before it is not lost with it. The loop gets a turn
+        in any case: where there is always more, other requests would get none.
         """
+        await asyncio.sleep(0)
         try:
             async with asyncio.timeout(timeout_s):
                 while not (events := self._take_now()):

@@ -73,6 +73,28 @@ def test_a_failure_comes_alone_and_loses_nothing_before_it() -> None:
     asyncio.run(run())
 
 
+def test_taking_gives_others_their_turn() -> None:
+    """Also where there is always more: a flood must not keep the loop from other requests."""
+
+    async def run() -> None:
+        stream = EventStream(asyncio.get_running_loop())
+        turns: list[int] = []
+
+        async def other() -> None:
+            for turn in range(3):
+                turns.append(turn)
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(other())
+        for _ in range(3):
+            stream.put(Delta("r", "content", "a"))
+            assert await stream.take(10)
+        assert turns == [0, 1, 2]
+        await task
+
+    asyncio.run(run())
+
+
 def test_silence_is_empty_and_loses_nothing() -> None:
     async def run() -> None:
         stream = EventStream(asyncio.get_running_loop())

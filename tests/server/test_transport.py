@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -239,6 +241,40 @@ def test_a_slow_reader_loses_nothing(client: Client) -> None:
     text = "".join(event["choices"][0]["delta"].get("reasoning_content", "") for event in events)
     assert text == "0123456789abcdef" * 8 * 2000
     assert len(events) < 2000
+
+
+def test_a_flood_leaves_others_their_turn(client: Client) -> None:
+    """An engine that always has more and a reader that takes it all: the server still answers others."""
+    with client.open_chat(seed=1, stream=True, **FOREVER) as sock:
+        ended = threading.Event()
+
+        def drain() -> None:
+            while not ended.is_set() and sock.recv(1 << 20):
+                pass
+
+        reader = threading.Thread(target=drain)
+        reader.start()
+        try:
+            read_times = []
+            for _ in range(20):
+                began = time.monotonic()
+                assert client.get("/health").status == 200
+                read_times.append(time.monotonic() - began)
+        finally:
+            ended.set()
+            reader.join()
+    assert sorted(read_times)[10] < 0.25, read_times
+
+
+def test_deep_bodies_do_not_hold_up_others(client: Client) -> None:
+    """Case B28 of public reports: refused in bounded time, a small request is answered meanwhile."""
+    deep = b"[" * (2**20 - 10)
+    with ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(client.request, "POST", "/v1/chat/completions", deep) for _ in range(4)]
+        began = time.monotonic()
+        assert client.get("/v1/models").status == 200
+        assert time.monotonic() - began < 2
+        assert {answer.result().error["code"] for answer in answers} == {"invalid_json"}
 
 
 def test_the_queue_is_bounded(nano: Path) -> None:
