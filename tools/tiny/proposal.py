@@ -25,15 +25,16 @@ from tools.tiny import tokenizer
 from tools.tiny.data.documents import EXAM_SKILLS, exam_document
 from tools.tiny.data.render import content
 
-_DOCUMENTS = 4000
+_DOCUMENTS = 1500
 
 
 def frequent_ids(rows: int) -> npt.NDArray[np.int32]:
     """The ``rows`` ids worth drafting, ascending."""
     entries, rng, counts = tokenizer.load(), random.Random("proposal"), Counter[int]()
+    skills = list(EXAM_SKILLS)
     added = sorted(entries.get_added_tokens_decoder())
     for number in range(_DOCUMENTS):
-        document = exam_document(rng, EXAM_SKILLS[number % len(EXAM_SKILLS)])
+        document = exam_document(rng, skills[number % len(skills)])
         counts.update(entries.encode(content(document.exchanges[-1]), add_special_tokens=False).ids)
     often = [token for token, _ in counts.most_common() if token not in added]
     rest = [token for token in range(entries.get_vocab_size()) if token not in counts and token not in added]

@@ -127,6 +127,7 @@ class Speculation:
         self._program, self._settings, self._drafter = program, settings, drafter
         self._special, self._clock = special, clock
         self._columns = int(spec.document("speculation")["verify"]["columns"])
+        self._reads_text = settings.copy_tokens > 0 or settings.lookup > 0
         self._widths = WidthChooser(settings.tokens) if settings.adaptive else None
         self._totals = self._new_tally()
         self.trace: Callable[[RoundTrace], None] | None = None
@@ -166,7 +167,7 @@ class Speculation:
         """
         began = self._clock()
         width = self._neural_width(len(members))
-        proposals = self._propose(members, width)
+        proposals = self._propose(members, width) if width or self._reads_text else [NO_DRAFTS] * len(members)
         if all(proposal is NO_DRAFTS for proposal in proposals):
             results = self._step(members)
         else:
@@ -177,6 +178,7 @@ class Speculation:
             accepted = [
                 (len(p.drafts), max(0, result.tokens - 1))
                 for p, result in zip(proposals, results, strict=True)
+                if p is not NO_DRAFTS
             ]
             self._widths.note(len(members), width, self._clock() - began, accepted)
         if self.trace is not None:
@@ -324,6 +326,8 @@ def accept(turn: Turn, drafts: Tokens, drawn: Sequence[int] | Tokens, at: float)
 
 def _joined(deltas: list[Delta]) -> list[Delta]:
     """Neighbours of one channel as one: a round publishes what it committed at once."""
+    if len(deltas) < 2:
+        return deltas
     joined: list[Delta] = []
     for channel, group in itertools.groupby(deltas, key=lambda delta: delta.channel):
         parts = list(group)

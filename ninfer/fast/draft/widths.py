@@ -13,16 +13,22 @@ from ninfer import spec
 
 # What a place's acceptance is taken for at first, and for how many observations that counts.
 _PRIOR, _PRIOR_COUNT = 0.8, 3
+# Rounds without drafts after which widths are ranked again.
+_RANKED_ROUNDS = 16
 
 
 @dataclass(slots=True)
 class _Costs:
-    """Seconds of a round of one batch size by width; ``rounds`` since another width was last tried."""
+    """Seconds of a round of one batch size by width; ``rounds`` since another width was last tried.
+
+    ``ranked``: the best width and the second, until something is learned that may change them.
+    """
 
     wait: int
     seconds: dict[int, float] = field(default_factory=dict)
     rounds: int = 0
     trying: int | None = None
+    ranked: tuple[int, int] | None = None
 
 
 @dataclass(slots=True)
@@ -52,7 +58,10 @@ class WidthChooser:
         for width in (self._most, 0):  # the two ends first: everything between is estimated from them
             if width not in costs.seconds:
                 return width
-        best, second = self._ranking(costs)[:2]
+        if costs.ranked is None:
+            best, second = self._ranking(costs)[:2]
+            costs.ranked = best, second
+        best, second = costs.ranked
         costs.rounds += 1
         if costs.rounds >= costs.wait:
             costs.rounds, costs.trying = 0, second
@@ -63,6 +72,8 @@ class WidthChooser:
         """A round of this width took so long; per row, its (drafted, accepted) neural drafts."""
         costs = self._costs.setdefault(rows, _Costs(self._retry))
         trying = costs.trying is not None and costs.trying == width
+        if width or trying or costs.rounds % _RANKED_ROUNDS == 0:
+            costs.ranked = None  # rounds without drafts say little that is new
         for drafted, kept in accepted:
             for number in range(min(drafted, kept + 1, self._most)):
                 self._learn(self._places[number], number < kept, trying)

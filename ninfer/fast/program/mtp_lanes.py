@@ -98,11 +98,13 @@ class MtpLanes:
         waiting, count = self._waiting[lane.slot], len(outputs)
         if waiting.count + count > _WAITING:
             self.settle(lane)
-        end = waiting.count + count
-        waiting.hidden[waiting.count : end] = rows
-        waiting.tokens[waiting.count : end] = outputs
+        begin, end = waiting.count, waiting.count + count
+        if count == 1:  # by far the most frequent
+            waiting.hidden[begin], waiting.tokens[begin] = rows[0], outputs[0]
+        else:
+            waiting.hidden[begin:end], waiting.tokens[begin:end] = rows, outputs
         waiting.count = end
-        waiting.last_row[:] = rows[-1]
+        waiting.last_row[:] = rows[count - 1]
 
     def settle(self, lane: Lane) -> None:
         """Take in all pairs but the newest: then the lane's pages hold everything below F − 1."""
