@@ -18,6 +18,7 @@ from ninfer.fast.ops.control import MAX_COLUMNS
 from ninfer.fast.ops.moe import contract as moe
 from ninfer.fast.program import table as t
 from ninfer.fast.program.chunk_experts import Experts
+from ninfer.fast.program.prefill import SHORT_TOKENS
 from ninfer.fast.program.program import Program, Row, Sampler, Tokens
 
 Floats = npt.NDArray[np.float32]
@@ -73,7 +74,11 @@ class RecordingProgram:
 
     def prefill(self, lane: Lane, tokens: Tokens, axes: Tokens) -> Floats:
         self._prefilling = self._logs[lane]
-        return self.program.prefill(lane, tokens, axes)
+        row = self.program.prefill(lane, tokens, axes)
+        if len(tokens) <= SHORT_TOKENS:
+            for layer, chosen in self._chosen.items():
+                self._prefilling.choices.setdefault(layer, []).append(chosen[: len(tokens)].copy())
+        return row
 
     def first(self, lane: Lane, row: Floats, sampler: Sampler) -> int:
         drawn = self.program.first(lane, row, sampler)

@@ -30,9 +30,13 @@ from ninfer.fast.program.parameters import (
 from ninfer.fast.program.products import Products
 from ninfer.fast.program.round import RoundRunner
 from ninfer.fast.program.script import Operations, Script
+from ninfer.fast.program.text import TextTable
 from ninfer.fast.program.weights import Matrix
 from ninfer.fast.program.wiring import Pair, Wiring
 from ninfer.model.config import MoeConfig
+
+# Up to here reading stored weights once for every four columns is cheaper than decoding them into tiles.
+SHORT_TOKENS = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,11 +170,22 @@ class PrefillTable:
 
 
 class Prefill:
-    """Runs chunks of at most ``wiring.rows`` tokens."""
+    """Runs chunks of at most ``wiring.rows`` tokens; the shortest as columns of the model's round.
 
-    def __init__(self, states: StateImages, wiring: Wiring, table: PrefillTable, runner: RoundRunner) -> None:
+    ``rows`` [T, hidden] is the residual stream after the last chunk, until something else runs.
+    """
+
+    def __init__(
+        self,
+        states: StateImages,
+        wiring: Wiring,
+        table: PrefillTable,
+        round_table: TextTable,
+        runner: RoundRunner,
+    ) -> None:
         self._states, self._hidden = states, wiring.hidden.array
-        self._table, self._runner = table, runner
+        self._table, self._round, self._runner = table, round_table, runner
+        self.rows = self._hidden[:0]
         if table.experts is not None:
             table.experts.runner = runner
 
@@ -179,13 +194,20 @@ class Prefill:
         """Advance the lane by the chunk; the residual row [hidden] of its last token."""
         count = len(chunk.tokens)
         self._control(chunk)
+        if count <= SHORT_TOKENS:
+            self._runner.run(self._round.forward[0], self._round.head[0], count, 1)
+            self.rows = self._round.wiring.hidden.array[:count]
+        else:
+            self._run_steps(count)
+            self.rows = self._hidden[:count]
+        return self.rows[-1]
+
+    def _run_steps(self, count: int) -> None:
         for step in self._table.steps:
             if isinstance(step, Operations):
                 self._runner.run(step.begin, step.end, count, 1)
             else:
                 step.run(count)
-        row: npt.NDArray[np.float32] = self._hidden[count - 1]
-        return row
 
     def _control(self, chunk: Chunk) -> None:
         count = len(chunk.tokens)

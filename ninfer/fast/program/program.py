@@ -119,7 +119,7 @@ class Program:
         head = load_mtp_weights(loader, config, weights, options.proposal_head) if options.mtp else None
         mtp_table = None if head is None else self._mtp_table(head, weights, builder)
         self._runner = RoundRunner(builder.build(), options.threads, options.prefill_chunk)
-        self._prefill = Prefill(self.states, wiring, prefill_table, self._runner)
+        self._prefill = Prefill(self.states, wiring, prefill_table, self._table, self._runner)
         self._verifier = Verifier(self._runner, self._table, self.states, self._set_sampler)
         self.mtp: MtpLanes | None = None
         if head is not None and mtp_table is not None:
@@ -127,7 +127,6 @@ class Program:
             self.mtp = MtpLanes(
                 mtp, self._runner, self.states, config.hidden, self._set_sampler, head.token_ids
             )
-        self._chunk_rows = wiring.hidden.array
         self.last_unit = (0.0, 0.0)
         self.workspace_bytes = self._table.wiring.bytes + wiring.bytes
         if mtp_table is not None:
@@ -169,7 +168,7 @@ class Program:
         launched = time.monotonic()
         row = self._prefill.run(Chunk(tokens, axes, lane.frontier, lane.block_table, lane.slot))
         if self.mtp is not None:
-            self.mtp.prefilled(lane, lane.frontier, tokens, axes, self._chunk_rows[: len(tokens)])
+            self.mtp.prefilled(lane, lane.frontier, tokens, axes, self._prefill.rows)
         self.last_unit = (launched, time.monotonic())
         # Media span fewer positions than tokens: what follows counts on from the largest one so far.
         largest = max(lane.frontier + lane.shift, int(axes.max()) + 1)
