@@ -57,7 +57,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, tag="generate"):
     end the answer and are not published. ``stops`` apply to both channels. ``ignore_stop_tokens``
     keeps generating past the stop ids (benchmarks and tests). ``copy_sources`` are token sequences beside the
     prompt, int32 bytes each, from which drafts may be copied; they change no token of the answer.
-    ``cache`` says where others may share the prompt.
+    ``cache`` says where others may share the prompt. ``waited_s`` is how long the request was prepared before
+    it was submitted: a limit on waiting counts it.
     """
 
     id: str
@@ -72,6 +73,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, tag="generate"):
     copy_sources: tuple[bytes, ...] = ()
     thinking_budget: ThinkingBudget | None = None
     cache: CacheHints = CacheHints()
+    waited_s: float = 0.0
 
 
 class CancelRequest(msgspec.Struct, frozen=True, tag="cancel"):

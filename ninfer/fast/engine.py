@@ -204,13 +204,15 @@ class FastWorker:
             self._unit(members, partial(self._units.round, members))
 
     def _expire(self) -> None:
-        """Fail what has waited for admission too long; the queue is in order of submission."""
+        """Fail what has waited for admission too long, its preparation included."""
         if self._queue_limit_s is None:
             return
-        waiting, oldest = self._scheduler.waiting, self._clock() - self._queue_limit_s
-        while waiting and self._residents.active[waiting[0].id].submitted_at < oldest:
-            ticket = waiting[0]
-            self._residents.release(self._residents.active[ticket.id], whole=True)
+        now = self._clock()
+        for ticket in list(self._scheduler.waiting):
+            active = self._residents.active[ticket.id]
+            if now - active.submitted_at + active.request.waited_s <= self._queue_limit_s:
+                continue
+            self._residents.release(active, whole=True)
             message = f"No lane became free within {1000 * self._queue_limit_s:.0f} ms."
             self._publish(Failed(ticket.id, "request_queue_timeout", message))
 

@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
+
 from ninfer.engine.interface import EngineHost
 from ninfer.engine.requests import GenerationRequest
 from ninfer.server.access import Access
@@ -62,6 +64,7 @@ class Services:
     ) -> AsyncIterator[EventStream]:
         """Submit ``request`` and give its events; leaving early, for any reason, cancels it."""
         events = EventStream(asyncio.get_running_loop())
+        request = msgspec.structs.replace(request, waited_s=observation.elapsed_s)
         self.host.submit(request, observation.sink(events.put))
         try:
             yield events

@@ -338,6 +338,22 @@ def test_waiting_counts_from_the_call_not_from_the_next_unit_border() -> None:
     assert failure(bench.of(2)) == "request_queue_timeout"
 
 
+def test_preparation_counts_as_waiting() -> None:
+    """A later request whose prompt took long to prepare may reach its deadline before an earlier one."""
+    bench = Bench(queue_limit_s=0.5, lanes=1)
+    bench.submit(1, max_tokens=30)
+    bench.worker.step()
+    bench.submit(2)
+    bench.submit(3, waited_s=0.3)
+    bench.clock.now += 0.3
+    bench.worker.step()
+    assert bench.of(2) == []
+    assert failure(bench.of(3)) == "request_queue_timeout"
+    bench.clock.now += 0.3
+    bench.worker.step()
+    assert failure(bench.of(2)) == "request_queue_timeout"
+
+
 # --- its own thread ------------------------------------------------------------------------------------
 
 
