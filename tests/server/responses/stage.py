@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from conformance.http.client import Answer, Client
@@ -139,3 +142,16 @@ def call(call_id: str, name: str = "f", arguments: str = "{}", **members: Any) -
 
 def result(call_id: str, output: Any = "done", **members: Any) -> dict[str, Any]:
     return {"type": "function_call_output", "call_id": call_id, "output": output, **members}
+
+
+def logged(log: Path, response: Mapping[str, Any], event: str = "request_done") -> dict[str, Any]:
+    """The request log's record of a Response; it may be written a moment after the answer."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        for line in log.read_text(encoding="utf-8").splitlines(keepends=True):
+            if line.endswith("\n"):
+                found: dict[str, Any] = json.loads(line)
+                if found["event"] == event and found["request"]["response_id"] == response["id"]:
+                    return found
+        time.sleep(0.02)
+    raise AssertionError(f"no {event} of {response['id']}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from conformance.http.client import Client
 from ninfer import bundled
 from tests.fast.conftest import COLD_LIMIT_S, compiled  # noqa: F401  (kernels before any server)
 from tests.server.fast_host import serving_fast
-from tests.server.responses.stage import PATH
+from tests.server.responses.stage import PATH, logged
 
 pytestmark = pytest.mark.timeout(COLD_LIMIT_S)
 
@@ -49,8 +48,7 @@ def test_a_continuation_reuses_what_the_engine_holds(fresh: tuple[Client, Path])
     second = create(client, input="Again.", previous_response_id=first["id"])
     assert first["usage"]["input_tokens"] > 2000
     assert cached(second) > 0.8 * first["usage"]["input_tokens"]
-    done = [json.loads(line) for line in log.read_text().splitlines() if '"request_done"' in line]
-    (result,) = [each["result"] for each in done if each["request"]["response_id"] == second["id"]]
+    result = logged(log, second)["result"]
     assert cached(second) == result["prefix_cache_hit_tokens"]
     tokens = second["usage"]["input_tokens"]
     assert cached(second) + result["computed_prefill_tokens"] == tokens == result["prompt_tokens"]
