@@ -54,12 +54,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--architectures", default=",".join(map(str, ARCHITECTURES)))
     parser.add_argument("--weights", default=",".join(FORMATS))
     parser.add_argument("--kv", default=",".join(KV_FORMATS))
+    parser.add_argument("--sizes", default="heads,heads-moe")
     arguments = parser.parse_args(argv)
     architectures = [int(part) for part in arguments.architectures.split(",")]
     cases = [("heads", weights, "bf16") for weights in arguments.weights.split(",")]
     cases += [("heads-moe", arguments.weights.split(",")[0], "bf16")]
     cases += [("heads", "bf16", kv) for kv in arguments.kv.split(",") if kv != "bf16"]
-    for size, weights, kv_format in cases:
+    for size, weights, kv_format in (case for case in cases if case[0] in arguments.sizes.split(",")):
         began = time.monotonic()
         compiled = dry_run(size, weights, kv_format, architectures)
         largest = max(kernel.shared for kernel in compiled)
