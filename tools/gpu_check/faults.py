@@ -2,9 +2,10 @@
 
     python -m tools.gpu_check.faults
 
-A fault counts as caught when the median or the 99th percentile of the logits' error grows by half, or the
-tokens that differ from the reference's by a quarter and three, on the same prompts and rounds. Exits non-zero
-otherwise.
+A fault counts as caught when the median or the 99th percentile of the logits' error grows by half, the stored
+keys move twice as far from the reference's, a token is not what the sampling rules draw from the engine's own
+logits, or the tokens that differ from the reference's grow by a quarter and three; all on the same prompts
+and rounds. Exits non-zero when one is missed.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _wrong_page(case: Case) -> None:
     def wrong(index: int, table: np.ndarray, pages: int) -> None:
         table = table.copy()
         if pages > 2:
-            table[[0, 1]] = table[[1, 0]]
+            table[1] = table[0]  # the keys of another place
         real(index, table, pages)
 
     control.set_table = wrong
@@ -152,7 +153,8 @@ def outcome(weights: str, kv_format: str, plant: Plant | None) -> Outcome:
 def caught(sound: Outcome, faulty: Outcome) -> bool:
     """Whether the comparison shows the fault."""
     errors = faulty.median > 1.5 * sound.median or faulty.p99 > 1.5 * sound.p99
-    return errors or faulty.differ > 1.25 * sound.differ + 3
+    keys = faulty.stored > 2 * sound.stored
+    return errors or keys or faulty.own_differ > 0 or faulty.differ > 1.25 * sound.differ + 3
 
 
 def main() -> None:
@@ -170,7 +172,7 @@ def main() -> None:
             found = outcome(weights, kv_format, plant)
             seen = caught(sound[key], found)
             print(f"{'caught' if seen else 'MISSED'} {name}: err={found.median:.2e}/{found.p99:.2e} "
-                  f"tokens={found.differ}", flush=True)  # fmt: skip
+                  f"tokens={found.differ} own={found.own_differ}", flush=True)  # fmt: skip
         except AssertionError as error:
             seen = True
             print(f"caught {name}: {error}", flush=True)
