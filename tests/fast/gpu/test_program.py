@@ -32,7 +32,7 @@ def test_prefill_and_rounds_give_the_references_logits(kind: str, recipe: str, t
         model = load_text_model(GpuLoader(artifact, device), config)
         reference = ReferenceModel(config, load_text(artifact, config, torch.float64))
     options = GpuOptions(
-        lanes=1, max_context=64, pages=2, kv_format="bf16", prefill_chunk=64, vocabulary=VOCABULARY,
+        lanes=2, max_context=64, pages=2, kv_format="bf16", prefill_chunk=64, vocabulary=VOCABULARY,
         activations=torch.float32,
     )  # fmt: skip
     program = GpuProgram(model, config, options, device)
@@ -52,5 +52,23 @@ def test_prefill_and_rounds_give_the_references_logits(kind: str, recipe: str, t
     for mine, theirs in zip(logits, wanted, strict=True):
         assert np.abs(mine - theirs).max() <= 0.05 * theirs.std()
     assert drawn == wanted[:, :VOCABULARY].argmax(1).tolist()
+    if kind == "dense":
+        check_counts(program)
     program.close_lane(lane)
     program.check_integrity()
+
+
+def check_counts(program: GpuProgram) -> None:
+    """Counts follow a sequence that stands in another row of the batch from round to round."""
+    penalised = SamplingParameters(0.0, 1.0, 0, 0.0, 1.0, 0.5, 1)
+    mine = SimpleNamespace(parameters=penalised, counts=np.zeros(VOCABULARY, np.int32))
+    control = program._control
+    for table, token in ((0, 3), (1, 4), (0, 5), (0, 6)):
+        mine.counts[token] += 1  # committed by the last round, taken in by this one
+        program._set_sampler(0, table, mine, 9, counted=token)
+        counted = int(control.host_words[0, 3])
+        seen = control.counts[table, :VOCABULARY].numpy().copy()
+        if counted >= 0:
+            seen[counted] += 1
+            control.counts[table, counted] += 1  # as the draw does
+        np.testing.assert_array_equal(seen, mine.counts)

@@ -250,6 +250,10 @@ class GpuProgram:
             p.temperature, p.top_p, p.min_p, p.presence_penalty, p.frequency_penalty, p.top_k
         )  # fmt: skip
         penalised = bool(p.presence_penalty or p.frequency_penalty)
+        for other, known in enumerate(self._counted):
+            if known is sampler and other != table:
+                # The sequence goes on here: what was counted for it elsewhere grows old.
+                self._counted[other] = None
         if penalised and (self._counted[table] is not sampler or table == self.options.lanes):
             # The counts include the token that this round takes in.
             self._control.set_counts(table, sampler.counts)
