@@ -7,16 +7,26 @@ required members, nothing below the top level.
 from __future__ import annotations
 
 import functools
+import json
+import math
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jiter
 import msgspec
 
 from ninfer import spec
 from ninfer.prompt.conversation import Tool
 
-_ABSENT = object()
+
+@dataclass(frozen=True, slots=True)
+class _Json:
+    """A JSON value and its text: as written, unless a member was named twice."""
+
+    value: Any
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +52,16 @@ class ToolTypes:
         if "string" in types:
             return Value(json_text(_unframed(text)))
         trimmed = text.strip(spec.document("tools")["white_space"])
-        decoded = _decoded(trimmed)
+        written = _json(trimmed)
         if not types:
-            return Value(json_text(_unframed(text)) if decoded is _ABSENT else trimmed)
+            return Value(json_text(_unframed(text)) if written is None else written.text)
         if not trimmed:
             return Value(None)
         if "boolean" in types and trimmed.lower() in ("true", "false"):
             return Value(trimmed.lower())
-        if decoded is _ABSENT:
+        if written is None:
             return Value(json_text(trimmed), mismatched=True)
-        return Value(trimmed, mismatched=not any(_admits(kind, decoded) for kind in types))
+        return Value(written.text, mismatched=not any(_admits(kind, written.value) for kind in types))
 
 
 def json_text(text: str) -> str:
@@ -93,12 +103,47 @@ def _named(kinds: Any, allowed: list[str]) -> frozenset[str]:
     return frozenset(listed) if known else frozenset()
 
 
-def _decoded(text: str) -> Any:
-    """The JSON value of ``text``, or ``_ABSENT``; a number beyond a float is no value a client could read."""
+def _json(text: str) -> _Json | None:
+    """The JSON value that ``text`` is, if clients can read it and send it back.
+
+    Not so: deeper than our own reader goes, numbers beyond a float, half a character. A member named twice
+    keeps its last value at its first place.
+    """
+    wrapped = f"[{text}]".encode()  # as deep as it will stand in the arguments
     try:
-        return msgspec.json.decode(text)
-    except (ValueError, RecursionError):
-        return _ABSENT
+        values = jiter.from_json(wrapped, allow_inf_nan=False)
+        twice = not _unique(wrapped)
+    except ValueError:
+        return None
+    if len(values) != 1 or not all(map(_has_float, _numbers(values))):
+        return None
+    once = json.dumps(values[0], ensure_ascii=False, separators=(",", ":")) if twice else text
+    return _Json(values[0], once)
+
+
+def _unique(text: bytes) -> bool:
+    """Whether valid JSON names no member twice."""
+    try:
+        jiter.from_json(text, catch_duplicate_keys=True, allow_inf_nan=False)
+    except ValueError:
+        return False
+    return True
+
+
+def _numbers(root: Any) -> Iterator[float]:
+    pending = [root]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            pending.extend(value.values())
+        elif isinstance(value, list):
+            pending.extend(value)
+        elif isinstance(value, int | float):
+            yield value
+
+
+def _has_float(number: float) -> bool:
+    return abs(number) <= sys.float_info.max if isinstance(number, int) else math.isfinite(number)
 
 
 def _admits(kind: str, value: Any) -> bool:
