@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 import re
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,14 +20,21 @@ import pytest
 from conformance.http.client import Answer, Client
 from ninfer import bundled
 from ninfer.artifact import Artifact
+from ninfer.cli.parser import parse
 from ninfer.engine.events import Finished
 from ninfer.engine.requests import GenerationRequest
 from ninfer.fast.program.weights import Matrix
 from ninfer.prompt import Tokenizer
+from ninfer.prompt import copy_sources as source_room
+from ninfer.prompt.copy_sources import copy_sources
+from ninfer.server.answer import exchange
+from ninfer.server.assemble import build_reports
 from tests.fast.conftest import COLD_LIMIT_S, compiled  # noqa: F401  (kernels before any server)
 from tests.server.fast_client import Stream, eventually
 from tests.server.fast_host import FastHost, serving_fast
+from tests.server.observe.done import done
 from tests.server.observe.lines import Log
+from tests.server.observe.test_panel import cells, of
 from tools.tiny.data.documents import exam_document
 from tools.tiny.proposal import add_proposal, frequent_ids
 from tools.tiny.wire import chat_body
@@ -260,6 +270,38 @@ def test_throughput_counts_committed_tokens(servers: dict[str, Served]) -> None:
     assert timings["predicted_n"] in (128, 129)
 
 
+@pytest.mark.clause("PANEL-010")
+def test_the_panel_shows_the_sums_of_the_log(servers: dict[str, Served]) -> None:
+    served = servers["copies"]
+    eventually(lambda: served.host._worker.idle)
+    first = served.host.count(Finished)
+    answers = [served.ask(copying(number, temperature=0.7, seed=number)) for number in (12, 13)]
+    logged = [served.speculative(answer) for answer in answers]
+    ended = [event for event in served.host.published if isinstance(event, Finished)][first:]
+    found = cells(of(*(done(draft=event.usage.draft) for event in ended), backend="MTP", ngram=True))
+
+    def total(name: str) -> int:
+        return sum(line[name] - line[f"ngram_{name}"] for line in logged)
+
+    assert found["MTP"] == f"{100 * total('accepted_tokens') / total('drafted_tokens'):.1f}%"
+    assert found["acc/rnd"] == f"{total('accepted_tokens') / total('rounds'):.2f}"
+    assert found["ng rnds"] == str(sum(line["ngram_rounds"] for line in logged))
+
+
+@pytest.mark.clause("PANEL-011")
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [(["--spec", "mtp"], True), (["--spec", "mtp", "--ngram-draft-tokens", "0"], False), ([], False)],
+)
+def test_the_panel_has_copies_only_where_they_are_drafted(options: list[str], shown: bool) -> None:
+    console = SimpleNamespace(interactive=True)
+    reports = build_reports(parse("ninfer-serve", options), console)  # type: ignore[arg-type]
+    panel = reports._panel
+    assert panel is not None
+    assert ("ngram" in panel._names(False)) == shown
+    assert ("ng rnds" in panel._names(False)) == shown
+
+
 # --- sources -------------------------------------------------------------------------------------------
 
 FILE = [f"value_{index} = compute({index * 7}, 'name {index}')" for index in range(1, 13)]
@@ -418,3 +460,35 @@ def test_waiting_requests_hold_their_index_and_give_it_back(servers: dict[str, S
     eventually(lambda: worker.idle)
     assert not worker._drafts
     assert not worker._residents.active
+
+
+@pytest.mark.clause("NGRAM-037")
+def test_a_client_that_leaves_ends_the_work_on_its_sources(
+    servers: dict[str, Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tokenizer is slow on sources here; preparation ends early and its slot is free again."""
+    served, pieces = servers["copies"], []
+    gate = threading.Event()
+
+    def slow(conversation: Any, encode: Any, budget: int, cancelled: Any) -> tuple[Any, ...]:
+        def one(texts: Any) -> Any:
+            pieces.append(len(texts))
+            gate.wait(0.05)
+            return encode(texts)
+
+        return copy_sources(conversation, one, 10**9, cancelled)
+
+    monkeypatch.setattr(exchange, "copy_sources", slow)
+    monkeypatch.setattr(source_room, "_STEP", 16)
+    shown = "\n".join(f"{number}: x" for number in range(1, 250))
+    body = continuing(shown, "x")
+    sock = served.client.open_chat(stream=True, **body)
+    eventually(lambda: pieces)
+    sock.close()
+    time.sleep(0.3)
+    count = len(pieces)
+    time.sleep(0.3)
+    assert len(pieces) - count <= 1, "it went on"
+    assert count < 40
+    monkeypatch.undo()
+    assert served.ask(copying(14, max_tokens=2)).status == 200

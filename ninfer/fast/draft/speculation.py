@@ -11,7 +11,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -89,8 +89,7 @@ class Proposal:
 NO_DRAFTS = Proposal(NOTHING)
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(NamedTuple):
     """What a round did for one member: tokens committed and what may be published, or why it failed."""
 
     tokens: int
@@ -180,7 +179,8 @@ class Speculation:
                 for p, result in zip(proposals, results, strict=True)
                 if p is not NO_DRAFTS
             ]
-            self._widths.note(len(members), width, self._clock() - began, accepted)
+            if accepted or self._widths.needs_cost(len(members)):
+                self._widths.note(len(members), width, self._clock() - began, accepted)
         if self.trace is not None:
             self.trace(traced(proposals, results, width, self._settings.copy_tokens))
         return results
@@ -310,6 +310,12 @@ def accept(turn: Turn, drafts: Tokens, drawn: Sequence[int] | Tokens, at: float)
     tokens: list[int] = []
     deltas: list[Delta] = []
     try:
+        if len(drawn) == 1:
+            token = turn.forced
+            if token is None:
+                token = check_drawn(int(drawn[0]))
+            deltas = list(turn.commit(token, at))
+            return [token], Settled(1, deltas)
         for column in range(len(drawn)):
             forced = turn.forced
             if column and forced is None and drawn[column] < 0:

@@ -13,7 +13,7 @@ from ninfer import spec
 
 # What a place's acceptance is taken for at first, and for how many observations that counts.
 _PRIOR, _PRIOR_COUNT = 0.8, 3
-# Rounds without drafts after which widths are ranked again.
+# Of rounds without drafts one in so many is timed.
 _RANKED_ROUNDS = 16
 
 
@@ -68,12 +68,16 @@ class WidthChooser:
             return second
         return best
 
+    def needs_cost(self, rows: int) -> bool:
+        """Whether the time of a round without drafts is worth noting: it says little that is new."""
+        costs = self._costs[rows]
+        return 0 not in costs.seconds or costs.trying == 0 or costs.rounds % _RANKED_ROUNDS == 0
+
     def note(self, rows: int, width: int, seconds: float, accepted: Sequence[tuple[int, int]]) -> None:
         """A round of this width took so long; per row, its (drafted, accepted) neural drafts."""
         costs = self._costs.setdefault(rows, _Costs(self._retry))
         trying = costs.trying is not None and costs.trying == width
-        if width or trying or costs.rounds % _RANKED_ROUNDS == 0:
-            costs.ranked = None  # rounds without drafts say little that is new
+        costs.ranked = None
         for drafted, kept in accepted:
             for number in range(min(drafted, kept + 1, self._most)):
                 self._learn(self._places[number], number < kept, trying)
