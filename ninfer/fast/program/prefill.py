@@ -185,7 +185,7 @@ class Prefill:
     ) -> None:
         self._states, self._hidden = states, wiring.hidden.array
         self._table, self._round, self._runner = table, round_table, runner
-        self.rows = self._hidden[:0]
+        self.rows: npt.NDArray[np.float32] = self._hidden[:0]
         if table.experts is not None:
             table.experts.runner = runner
 
@@ -200,7 +200,8 @@ class Prefill:
         else:
             self._run_steps(count)
             self.rows = self._hidden[:count]
-        return self.rows[-1]
+        last: npt.NDArray[np.float32] = self.rows[-1]
+        return last
 
     def _run_steps(self, count: int) -> None:
         for step in self._table.steps:
