@@ -375,20 +375,22 @@ def test_the_hybrid_cache_in_intervals(nano: Path, log: Log) -> None:
     arguments = ("--log-stats-interval-ms", "100", "--max-concurrency", "2", *log.arguments)
     with serving_fast(nano, arguments) as (client, _):
 
-        def ask(tokens: int, digit: str) -> tuple[int, list[Line]]:
+        def ask(tokens: int, digit: str, most: int = 5) -> tuple[int, list[Line]]:
             """Cached tokens, and the intervals of this request alone."""
             before = len(log.lines("throughput"))
-            usage = client.chat(**ASKED, messages=turn(tokens, digit), max_tokens=5).json["usage"]
+            usage = client.chat(**ASKED, messages=turn(tokens, digit), max_tokens=most).json["usage"]
 
             def own() -> list[Line]:
                 lines = log.lines("throughput")[before:]
-                return lines if totals(lines, lambda line: line["tokens"]["committed_decode"]) == 4 else []
+                decoded = totals(lines, lambda line: line["tokens"]["committed_decode"])
+                return lines if decoded >= most - 1 else []
 
             own_lines: list[Line] = log.until(own)
             return usage["prompt_tokens_details"]["cached_tokens"], own_lines
 
         _, short = ask(1, "1")
-        _, first = ask(640, "2")
+        _, first = ask(640, "2", 100)  # the end of a shorter answer stands too near to the prompt's
+        log.until(lambda: created(log) == 1)  # an answer's end is kept after it was told
         cached, second = ask(640, "2")
         streams = [Stream(client, **ASKED, messages=turn(700, "3"), max_tokens=5) for _ in range(2)]
         for stream in streams:
@@ -402,12 +404,16 @@ def test_the_hybrid_cache_in_intervals(nano: Path, log: Log) -> None:
     assert gauges["evictable_blocks"] <= gauges["device_blocks"] <= gauges["tree_blocks"]
     assert gauges["host_used_bytes"] <= gauges["host_capacity_bytes"]
     assert sum(line["blocks_inserted"] for line in hybrid(first)) >= 10
-    assert sum(line["endpoints_created"] for line in hybrid(first)) == 1
     assert sum(line["snapshot_hits"] for line in hybrid(second)) == 1
     assert sum(line["reused_tokens"] for line in hybrid(second)) == cached > 0
     assert sum(line["taps_created"] for line in lines) >= 1
     copies = sum(line["blocks_duplicate"] + line["reused_tokens"] // 64 for line in lines)
     assert copies >= 10  # the same prompt sent twice at once: found, or computed twice and dropped
+
+
+def created(log: Log) -> int:
+    """Snapshots of answers' ends so far."""
+    return sum(line["endpoints_created"] for line in hybrid(log.lines("throughput")))
 
 
 def hybrid(lines: list[Line]) -> list[Line]:
