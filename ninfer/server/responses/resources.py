@@ -39,8 +39,8 @@ async def delete_response(request: Request, response_id: str) -> HTTPResponse:
 async def list_input_items(request: Request, response_id: str) -> HTTPResponse:
     """A page of the Items that came with the request, without those of Responses before it."""
     _refuse_include(request)
-    limit, after = _limit(request), request.args.get("after")
-    order = request.args.get("order") or "desc"
+    limit, after, order = _limit(request), _queried(request, "after"), _queried(request, "order")
+    order = "desc" if order is None else order
     if order not in ("asc", "desc"):
         raise RequestError("invalid_value", f"order must be asc or desc, not {shown(order)}.", "order")
     items: list[dict[str, Any]] = msgspec.json.decode(_stored(request, response_id).context.inputs)
@@ -82,9 +82,15 @@ def _stored(request: Request, response_id: str) -> StoredResponse:
     return record
 
 
+def _queried(request: Request, name: str) -> str | None:
+    """One parameter of the query; one without a value is there, and empty."""
+    value: str | None = request.get_args(keep_blank_values=True).get(name)
+    return value
+
+
 def _limit(request: Request) -> int:
     limits = spec.document("http/responses")["input_items"]
-    text = request.args.get("limit")
+    text = _queried(request, "limit")
     if text is None:
         return int(limits["default"])
     value = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None

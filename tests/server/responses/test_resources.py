@@ -219,7 +219,10 @@ def test_pages_of_input_items(many: tuple[Stage, str, list[str]]) -> None:
         ("limit=0", "limit"),
         ("limit=101", "limit"),
         ("limit=x", "limit"),
+        ("limit=", "limit"),
         ("order=x", "order"),
+        ("order=", "order"),
+        ("after=&order=asc", "after"),
     ]:
         answer = stage.get(response_id, f"/input_items?{query}")
         assert (answer.status, answer.error["param"]) == (400, param)
