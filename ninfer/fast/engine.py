@@ -153,7 +153,6 @@ class FastWorker:
         if self._scheduler.idle:
             with self._account.maintenance():
                 self._program.check_integrity(*self._cache.kept)
-                self._cache.index.check_integrity()
         if self._scheduler.idle or self._account.due:
             self._report_statistics()
 

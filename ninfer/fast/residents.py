@@ -259,10 +259,15 @@ class Residents:
     def _leave(self, active: Active, lane: Lane, kind: Kind | None) -> None:
         """Give the lane back; what it holds becomes a snapshot of this kind (None: it is not sound)."""
         active.lane = None
-        if self._speculation is not None:
-            self._speculation.end(lane)
-        if kind is None:
-            self.cache.abandon(active.lineage)
-        else:
-            self.cache.leave(active.lineage, lane, kind)
-        self._program.close_lane(lane)
+        try:
+            if self._speculation is not None:
+                self._speculation.end(lane, sound=kind is not None)
+        except BaseException:
+            kind = None
+            raise
+        finally:
+            if kind is None:
+                self.cache.abandon(active.lineage)
+            else:
+                self.cache.leave(active.lineage, lane, kind)
+            self._program.close_lane(lane)

@@ -227,6 +227,7 @@ class Bench:
         for _ in range(cycles):
             self.worker.step()
             if self.worker.idle:
+                self.worker._cache.index.check_integrity()
                 return
         raise AssertionError(f"still busy after {cycles} cycles")
 

@@ -154,10 +154,13 @@ class Speculation:
         settings = self._settings
         return max(1, min(member.turn.left, 1 + max(settings.tokens, settings.copy_tokens)))
 
-    def end(self, lane: Lane) -> None:
-        """The lane is about to be closed: its pages hold all that the drafter knows of its prefix."""
-        self._drafter.settle(lane)
-        self._drafter.forget(lane)
+    def end(self, lane: Lane, sound: bool = True) -> None:
+        """The lane is about to be closed; its pages get all that the drafter knows of a ``sound`` prefix."""
+        try:
+            if sound:
+                self._drafter.settle(lane)
+        finally:
+            self._drafter.forget(lane)
 
     def round(self, members: Sequence[Member]) -> list[Settled]:
         """One round over all members: every one of them gets at least one token, in their order.

@@ -80,8 +80,8 @@ class PageOwners:
     def check_integrity(self) -> None:
         """Every page without owners is free once; called at idle."""
         assert len(set(self._free)) == len(self._free), "a KV page is free twice"
-        ownerless = {page for page, owners in enumerate(self._owners) if owners == 0}
-        assert ownerless == set(self._free), "a KV page without owners is not free"
+        assert self._owners.count(0) == len(self._free), "a KV page without owners is not free"
+        assert not any(map(self._owners.__getitem__, self._free)), "a free KV page has an owner"
 
 
 class PagePool(PageOwners):

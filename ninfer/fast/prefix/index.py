@@ -242,7 +242,10 @@ class PrefixIndex:
     # --- self-check --------------------------------------------------------------------------------
 
     def check_integrity(self) -> None:
-        """The invariants of the tree, whoever stands on it. Errors: ``AssertionError``."""
+        """The invariants of the tree, whoever stands on it; for tests: it visits everything, often.
+
+        Errors: ``AssertionError``.
+        """
         nodes = list(self.tree.root.below())[1:]
         assert len(nodes) == self.tree.blocks
         listed = set(self.tree.unused())
