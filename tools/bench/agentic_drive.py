@@ -10,7 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx2
@@ -40,6 +40,15 @@ class Result:
     ideal: int
     cached: int
     completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request as it was sent, or (with its answer) when it had ended."""
+
+    messages: list[dict[str, str]]
+    template: dict[str, bool]
+    answer: dict[str, str] | None = None
 
 
 class Lockstep:
@@ -83,7 +92,7 @@ class Run:
         self._client = httpx2.Client(base_url=url, timeout=_TIMEOUT_S, trust_env=False, limits=once)
         self._model = self._client.get("/v1/models").raise_for_status().json()["data"][0]["id"]
         self._profile, self._renderer, self._seed = profile, renderer, seed
-        self._ideal = IdealCache()
+        self._log: list[tuple[float, int, _Asked]] = []
         self._ended: dict[str, threading.Event] = {}
         self._lock = threading.Lock()
         self._began = time.monotonic()
@@ -100,7 +109,21 @@ class Run:
             player.next()
         self._together(opening)
         self._client.close()
-        return time.monotonic() - self._began
+        wall_s = time.monotonic() - self._began
+        self._rate_ideal()
+        return wall_s
+
+    def _rate_ideal(self) -> None:
+        """What an ideal cache would have reached, in the order of events; done when nothing is measured."""
+        ideal, reached = IdealCache(), dict[int, int]()
+        for _, number, asked in sorted(self._log, key=lambda entry: entry[0]):
+            if asked.answer is None:
+                tokens = self._renderer.prompt(asked.messages, asked.template)
+                reached[number] = ideal.reach(tokens)
+                ideal.add(tokens)
+            else:
+                ideal.add(self._renderer.whole(asked.messages, asked.answer, asked.template))
+        self.results = [replace(one, ideal=reached[number]) for number, one in enumerate(self.results)]
 
     def _together(self, players: Sequence[_Player]) -> None:
         threads = [threading.Thread(target=self._finish, args=(player,)) for player in players]
@@ -131,7 +154,6 @@ class Run:
     def request(self, session: Session, turn: Turn, messages: list[dict[str, str]]) -> dict[str, str]:
         """Send one request, note what it got; the answer as a message."""
         template = {"enable_thinking": True, "preserve_thinking": session.preserve}
-        tokens = self._renderer.prompt(messages, template)
         body = {
             "model": self._model,
             "messages": messages,
@@ -144,12 +166,9 @@ class Run:
             "stream_options": {"include_usage": True},
             "chat_template_kwargs": template,
         }
-        ideal, sent = self._ideal.reach(tokens), time.monotonic()
-        self._ideal.add(tokens)
+        sent = time.monotonic()
         limit = self._profile.abort_s if turn.act == "abort" else None
         answer, ttft, usage = self._stream(body, sent, limit)
-        if usage:
-            self._ideal.add(self._renderer.whole(messages, answer, template))
         cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
         result = Result(
             session.name,
@@ -158,13 +177,17 @@ class Run:
             sent - self._began,
             ttft,
             time.monotonic() - sent,
-            usage.get("prompt_tokens", len(tokens)),
-            ideal,
+            usage.get("prompt_tokens", 0),
+            0,
             cached,
             usage.get("completion_tokens", 0),
         )
         with self._lock:
+            number = len(self.results)
             self.results.append(result)
+            self._log.append((sent, number, _Asked(messages, template)))
+            if usage:
+                self._log.append((time.monotonic(), number, _Asked(messages, template, answer)))
         return answer
 
     def _stream(
