@@ -23,7 +23,9 @@ from tools.gpu_check.random_model import FORMATS, random_model
 KV_FORMATS = ("bf16", "int8", "fp8", "nvfp4", "k8v4")
 
 
-def dry_run(size: str, weights: str, kv_format: str, architectures: Sequence[int]) -> list[Compiled]:
+def dry_run(
+    size: str, weights: str, kv_format: str, architectures: Sequence[int], once: bool = False
+) -> list[Compiled]:
     """Compile what a prefill, a first token, rounds and a fold of one model launch."""
     device = torch.device("cpu")
     config, model = random_model(size, weights, device)
@@ -31,7 +33,7 @@ def dry_run(size: str, weights: str, kv_format: str, architectures: Sequence[int
         lanes=2, max_context=256, pages=8, kv_format=kv_format, prefill_chunk=64, vocabulary=config.vocab,
         columns=32, records=True,
     )  # fmt: skip
-    with recording(architectures) as compiled:
+    with recording(architectures, once) as compiled:
         program = GpuProgram(model, config, options, device)
         lane = program.open_lane(128)
         tokens = np.zeros(64, np.int32)
@@ -54,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--architectures", default=",".join(map(str, ARCHITECTURES)))
     parser.add_argument("--weights", default=",".join(FORMATS))
     parser.add_argument("--kv", default=",".join(KV_FORMATS))
+    parser.add_argument("--once", action="store_true", help="one variant of each kernel")
     parser.add_argument("--sizes", default="heads,heads-moe")
     arguments = parser.parse_args(argv)
     architectures = [int(part) for part in arguments.architectures.split(",")]
@@ -62,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     cases += [("heads", "bf16", kv) for kv in arguments.kv.split(",") if kv != "bf16"]
     for size, weights, kv_format in (case for case in cases if case[0] in arguments.sizes.split(",")):
         began = time.monotonic()
-        compiled = dry_run(size, weights, kv_format, architectures)
+        compiled = dry_run(size, weights, kv_format, architectures, arguments.once)
         largest = max(kernel.shared for kernel in compiled)
         print(
             f"{size} weights={weights} kv={kv_format} kernels={len(compiled)} largest_shared={largest} "
