@@ -13,6 +13,8 @@ from ninfer import spec
 
 # What a place's acceptance is taken for at first, and for how many observations that counts.
 _PRIOR, _PRIOR_COUNT = 0.8, 3
+# A width's first cost is the least of so many.
+_TIMINGS = 3
 # Of rounds without drafts one in so many is timed.
 _RANKED_ROUNDS = 16
 
@@ -21,7 +23,8 @@ _RANKED_ROUNDS = 16
 class _Costs:
     """Seconds of a round of one batch size by width; ``rounds`` since another width was last tried.
 
-    ``ranked``: the best width and the second, until something is learned that may change them.
+    ``ranked``: the best width and the second, until something is learned that may change them. ``timed``
+    counts the rounds behind each of the ``seconds``, ``trials`` those of widths that were not the best.
     """
 
     wait: int
@@ -29,6 +32,8 @@ class _Costs:
     rounds: int = 0
     trying: int | None = None
     ranked: tuple[int, int] | None = None
+    timed: dict[int, int] = field(default_factory=dict)
+    trials: int = 0
 
 
 @dataclass(slots=True)
@@ -56,7 +61,7 @@ class WidthChooser:
         costs = self._costs.setdefault(rows, _Costs(self._retry))
         costs.trying = None
         for width in (self._most, 0):  # the two ends first: everything between is estimated from them
-            if width not in costs.seconds:
+            if costs.timed.get(width, 0) < _TIMINGS:
                 return width
         if costs.ranked is None:
             best, second = self._ranking(costs)[:2]
@@ -64,14 +69,16 @@ class WidthChooser:
         best, second = costs.ranked
         costs.rounds += 1
         if costs.rounds >= costs.wait:
-            costs.rounds, costs.trying = 0, second
-            return second
+            costs.rounds, costs.trials = 0, costs.trials + 1
+            # In turn the second best and no drafts at all: whatever was slow once may not be so for ever.
+            costs.trying = second if best == 0 or costs.trials % 2 else 0
+            return costs.trying
         return best
 
     def needs_cost(self, rows: int) -> bool:
         """Whether the time of a round without drafts is worth noting: it says little that is new."""
         costs = self._costs[rows]
-        return 0 not in costs.seconds or costs.trying == 0 or costs.rounds % _RANKED_ROUNDS == 0
+        return costs.timed.get(0, 0) < _TIMINGS or costs.trying == 0 or costs.rounds % _RANKED_ROUNDS == 0
 
     def note(self, rows: int, width: int, seconds: float, accepted: Sequence[tuple[int, int]]) -> None:
         """A round of this width took so long; per row, its (drafted, accepted) neural drafts."""
@@ -82,8 +89,11 @@ class WidthChooser:
             for number in range(min(drafted, kept + 1, self._most)):
                 self._learn(self._places[number], number < kept, trying)
         known = costs.seconds.get(width)
+        costs.timed[width] = costs.timed.get(width, 0) + 1
         if known is None:
             costs.seconds[width] = seconds
+        elif costs.timed[width] <= _TIMINGS or (trying and seconds < known):
+            costs.seconds[width] = min(known, seconds)
         else:  # a spike is not the width's own
             costs.seconds[width] = known + self._cost_decay * (min(seconds, 1.5 * known) - known)
         if trying:
