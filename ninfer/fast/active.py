@@ -26,7 +26,8 @@ class Active:
     """``token`` is committed but not yet taken in by the model; ``axes`` [3, T] are the prompt's.
 
     ``account`` and ``began`` come with the first binding. A paused request has no lane; ``replay_to`` is how
-    many tokens it had taken in. ``pauses`` counts them, ``paused_at`` is when the last one began.
+    many tokens it had taken in. ``pauses`` counts them, ``paused_at`` is when the last one began. ``revoked``
+    counts snapshots of others that were given up for its pages.
     """
 
     request: GenerationRequest
@@ -47,6 +48,7 @@ class Active:
     replay_to: int = 0
     pauses: int = 0
     paused_at: float = 0.0
+    revoked: int = 0
     draft: RequestDraft | None = None
 
     @property

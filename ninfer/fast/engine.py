@@ -82,6 +82,7 @@ class FastWorker:
             Coalescing(self._cache.costs, queue_limit_s, chosen.reuse),
             Transitions(self._account, publish, clock, report_scheduling),
             speculation,
+            self._report_statistics,
         )
         self._scheduler = self._residents.scheduler
         self._gaps = RoundGaps(lambda line: publish(LogRecord("debug", line)))
@@ -273,7 +274,7 @@ class FastWorker:
         """Publish a snapshot."""
         self._publish(
             self._account.snapshot(
-                gauges(self._scheduler),
+                gauges(self._residents),
                 occupancy(self._program, self._residents),
                 cache_counters(self._cache),
             )

@@ -9,11 +9,12 @@ from ninfer.fast.memory.lanes import pages_for
 from ninfer.fast.prefix.cache import PrefixCache
 from ninfer.fast.program.program import Program
 from ninfer.fast.residents import Residents
-from ninfer.fast.schedule.scheduler import Phase, Scheduler
+from ninfer.fast.schedule.scheduler import Phase
 
 
-def gauges(scheduler: Scheduler) -> SchedulerGauges:
+def gauges(residents: Residents) -> SchedulerGauges:
     """Requests by state."""
+    scheduler = residents.scheduler
     phases = [ticket.phase for ticket in scheduler.residents]
     return SchedulerGauges(
         running=len(phases),
@@ -22,6 +23,7 @@ def gauges(scheduler: Scheduler) -> SchedulerGauges:
         waiting=len(scheduler.waiting),
         paused=len(scheduler.paused),
         replaying=phases.count(Phase.REPLAY),
+        materializing=residents.materializing,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ninfer.engine.account import Account
-from ninfer.engine.events import EngineEvent, Started
+from ninfer.engine.events import EngineEvent, LogRecord, Started
 from ninfer.fast.active import Active
 from ninfer.fast.coalescing import Coalescing
 from ninfer.fast.draft.speculation import Speculation
@@ -24,7 +24,10 @@ from ninfer.fast.transitions import Transitions
 
 
 class Residents:
-    """Every request between submission and its end; ``publish`` hears of admissions and pauses."""
+    """Every request between submission and its end; ``publish`` hears of admissions and pauses.
+
+    ``report`` publishes a snapshot of statistics. ``materializing``: requests whose state is being restored.
+    """
 
     def __init__(
         self,
@@ -36,8 +39,11 @@ class Residents:
         coalescing: Coalescing,
         transitions: Transitions,
         speculation: Speculation | None,
+        report: Callable[[], None],
     ) -> None:
         self.scheduler = Scheduler(program.options.lanes)
+        self.materializing = 0
+        self._report = report
         self.cache = cache
         self.active: dict[str, Active] = {}
         self._program, self._account, self._publish, self._clock = program, account, publish, clock
@@ -112,7 +118,7 @@ class Residents:
         lane = self._program.open_lane()
         try:
             end = min(active.prompt, quote.frontier + self._program.options.prefill_chunk)
-            bound = self.cache.bind(active.lineage, lane, quote, end)
+            bound = self._restore(active, lane, quote, end)
         except BaseException:
             self._program.close_lane(lane)
             raise
@@ -129,6 +135,32 @@ class Residents:
         queue_s = active.began - active.submitted_at
         self._publish(Started(active.request.id, active.prompt, active.cached, queue_s))
 
+    def _restore(self, active: Active, lane: Lane, quote: Quote, tokens: int) -> bool:
+        """Bind the lane at ``quote``; whoever looks while an image is copied sees a request materializing."""
+        if quote.frontier:
+            self.materializing = 1
+            self._report()
+        released = self._released
+        try:
+            return self.cache.bind(active.lineage, lane, quote, tokens)
+        finally:
+            self.materializing = 0
+            self._note_released(active, lane, released)
+
+    @property
+    def _released(self) -> tuple[int, int]:
+        """Blocks and snapshots that the cache has given up so far."""
+        counters = self.cache.index.counters
+        return counters.evicted_blocks, counters.evicted_snapshots
+
+    def _note_released(self, active: Active, lane: Lane, before: tuple[int, int]) -> None:
+        """Tell of what the cache gave up for a request's pages."""
+        blocks, snapshots = (now - then for now, then in zip(self._released, before, strict=True))
+        active.revoked += snapshots
+        if blocks:
+            message = f"KV lease grown to {len(lane.pages)} pages: {blocks} cached blocks released for it"
+            self._publish(LogRecord("debug", message))
+
     def round_goal(self, active: Active) -> int:
         """Tokens that the request may have taken in after its next decode round."""
         taken = active.replay_to if active.lane is None else max(active.replay_to, active.lane.frontier)
@@ -142,7 +174,9 @@ class Residents:
         False: the request must wait for an older or a returning one.
         """
         while active.lane is not None:
+            released = self._released
             if self.cache.reserve(active.lane, tokens):
+                self._note_released(active, active.lane, released)
                 return True
             victim = self.scheduler.victim(active.ticket)
             if victim is None:
@@ -200,7 +234,7 @@ class Residents:
         self._transitions.note(active, "restore_started", "replay")
         lane = self._program.open_lane()
         try:
-            bound = self.cache.bind(active.lineage, lane, quote, goal)
+            bound = self._restore(active, lane, quote, goal)
         except BaseException:
             self._program.close_lane(lane)
             raise

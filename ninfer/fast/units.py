@@ -176,6 +176,8 @@ class Units:
         prefilled = active.first or now
         for delta in turn.close():
             self._publish(delta)
+        if active.account is not None:
+            active.account.revoked_checkpoints = active.revoked
         work = None if active.account is None else self._account.settled(active.account)
         path = active.lineage.reuse_path
         self._residents.release(active, whole=True)

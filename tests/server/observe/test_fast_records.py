@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -86,7 +87,7 @@ def test_prefill_chunk(nano: Path, log: Log, tmp_path: Path) -> None:
     assert all(0 < after - before <= 256 for before, after in pairwise(done))
 
 
-@pytest.mark.clause("JLOG-044", "JLOG-046", "LOG-018", "METRIC-012", "METRIC-013", "SETTLE-008")
+@pytest.mark.clause("JLOG-044", "JLOG-046", "LOG-018", "METRIC-012", "METRIC-013", "SETTLE-008", "TIMING-005")
 def test_what_was_reused(nano: Path, log: Log, caplog: pytest.LogCaptureFixture) -> None:
     """A first prompt, its next turn, another question behind a common beginning, and the first again."""
     caplog.set_level(logging.INFO, "ninfer.server")
@@ -496,3 +497,47 @@ def test_case_257_queue_time_and_memory_are_told(nano: Path, log: Log) -> None:
     assert memory["weights"]["capacity_bytes"] > 0
     assert {"drafted_tokens", "accepted_tokens"} <= set(line["speculative"])
     assert "ninfer_spec_decode_accepted_tokens_total 0.0" in scraped.text
+
+
+@pytest.mark.clause("JLOG-067", "LOG-005")
+@pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO])
+def test_a_long_request_takes_pages_back_from_the_cache(
+    nano: Path, log: Log, caplog: pytest.LogCaptureFixture, level: int
+) -> None:
+    """Two prompts fill the cache; a third, which shares nothing with them, needs their pages."""
+    caplog.set_level(level, "ninfer")
+    arguments = ("--max-context", "1024", "--kv-capacity", "1024", "--device-snapshot-slots", "8")
+    with serving_fast(nano, (*arguments, *log.arguments)) as (client, _):
+        for digit in "12":
+            client.chat(**ASKED, messages=turn(350, digit), max_tokens=2)
+        client.chat(**ASKED, messages=turn(800, "3"), max_tokens=2)
+        lines = log.done(3)
+    released = [record for record in caplog.records if "cached blocks released" in record.message]
+    assert all(record.levelno == logging.DEBUG for record in released)
+    assert all(record.message.startswith("engine | KV lease grown to ") for record in released)
+    assert bool(released) == (level == logging.DEBUG)
+    assert [line["result"]["prefix_cache_hit_tokens"] for line in lines] == [0, 0, 0]
+    revoked = [line["generation"]["admission"]["revoked_checkpoints"] for line in lines]
+    assert revoked[0] == 0
+    assert revoked[2] > 0
+
+
+@pytest.mark.clause("METRIC-010")
+def test_a_restore_in_flight(nano: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving_fast(nano, ("--device-snapshot-slots", "8")) as (client, host):
+        asked = ASKED | {"messages": turn(400), "max_tokens": 2}
+        client.chat(**asked)
+        assert scrape(client)["requests_materializing"] == 0
+        going, memory = threading.Event(), host.program.memory
+        resume = memory.resume
+
+        def held(*arguments: Any) -> None:
+            assert going.wait(30)
+            resume(*arguments)
+
+        monkeypatch.setattr(memory, "resume", held)
+        with Stream(client, **asked) as stream:
+            eventually(lambda: scrape(client)["requests_materializing"] == 1)
+            going.set()
+            stream.payloads()
+        eventually(lambda: scrape(client)["requests_materializing"] == 0)
