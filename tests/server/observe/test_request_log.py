@@ -270,8 +270,21 @@ def test_a_stop_ends_every_request_in_the_log(nano: Path, log: Log) -> None:
     assert [line["error"]["code"] for line in log.lines("request_error")] == ["service_unavailable"] * 2
 
 
-@pytest.mark.clause("METRIC-033")
-@pytest.mark.clause_early("JLOG-042")
+@pytest.mark.clause("JLOG-042")
+def test_a_client_gone_at_the_last_chunk_adds_no_terminal(nano: Path, log: Log) -> None:
+    """It leaves when it has read all of the text; what ends the stream finds nobody."""
+    with serving(nano, RecordingEngine(saying("all")), (*MODEL, *log.arguments)) as client:
+        for _ in range(20):
+            with client.open_chat(stream=True, enable_thinking=False) as leaving:
+                read_until(leaving, b'"content":"all"')
+        lines = log.done(20)
+        assert client.chat(enable_thinking=False).status == 200
+        log.done(21)
+    assert {line["result"]["finish_reason"] for line in lines} <= {"stop_token", "cancelled"}
+    assert "request_error" not in log.events
+
+
+@pytest.mark.clause("JLOG-042", "METRIC-033")
 def test_a_failure_after_the_outcome_adds_no_terminal(nano: Path, log: Log) -> None:
     """A Response larger than the store: generated, but not given."""
     engine = RecordingEngine(saying(*["word " * 2000] * 150))

@@ -122,10 +122,11 @@ def test_sixteen_clients_add_up(nano: Path, log: Log) -> None:
     mixed_load(nano, log, 16, 120, 0)
 
 
+@pytest.mark.clause("JLOG-041")
 @pytest.mark.campaign
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_sixty_four_clients_add_up(nano: Path, log: Log, campaign_seed: int) -> None:
-    mixed_load(nano, log, 64, 2000, campaign_seed)
+    mixed_load(nano, log, 64, 10_000, campaign_seed)
 
 
 @pytest.mark.clause("JLOG-014")
