@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -50,6 +53,7 @@ def serve(
     Errors: ``OptionError``, ``ArtifactError``, ``EngineError`` when the start fails.
     """
     started = time.monotonic()
+    interruption = _Interruption()
     console = log.configure(options["log_level"], colours=options["log_colours"])
     artifact = _artifact(options)
     _log.info("ninfer %s, artifact %s", ninfer.__version__, artifact)
@@ -63,13 +67,14 @@ def serve(
         on_progress=_progress_line(console) if console.interactive and shown else None,
     )
     try:
-        _serve(options, artifact, host, sock, limits, console, started)
+        _serve(options, artifact, host, sock, limits, console, started, interruption)
     except KeyboardInterrupt:
         return _EXIT_INTERRUPTED
     finally:
         console.say(None)
         host.close()
         sock.close()
+        interruption.close()
     _log.info("server stopped")
     console.close()
     return 0
@@ -83,6 +88,7 @@ def _serve(
     limits: TransportLimits | None,
     console: Console,
     started: float,
+    interruption: _Interruption,
 ) -> None:
     # Imported while the engine process loads: together they take a second.
     from ninfer.server.app import build_app
@@ -90,6 +96,7 @@ def _serve(
     from ninfer.server.serving import serve_until_stopped
 
     services = build_services(options, open_model(options, artifact), host, limits, console)
+    interruption.check()
     ready = host.wait_ready()
     console.say(None)
     _log.info("engine=%s loaded in %.1f s", ready.engine, ready.load_s)
@@ -110,6 +117,33 @@ def _serve(
         lambda: StopSwitch(console, saves=options["prefix_cache_file"] is not None, leave=leave),
         announce,
     )
+
+
+class _Interruption:
+    """Ctrl+C before readiness, wherever it arrives.
+
+    Python drops an exception that a signal raises inside a callback, as imports run them: the press is
+    remembered too.
+    """
+
+    def __init__(self) -> None:
+        self._seen = False
+        self._main = threading.current_thread() is threading.main_thread()
+        self._before = signal.signal(signal.SIGINT, self._note) if self._main else None
+
+    def check(self) -> None:
+        """Errors: ``KeyboardInterrupt`` after a press."""
+        if self._seen:
+            raise KeyboardInterrupt
+
+    def close(self) -> None:
+        """Leave presses to whoever had them before."""
+        if self._main:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._seen = True
+        raise KeyboardInterrupt
 
 
 def _fatal(console: Console) -> Callable[[str], None]:
