@@ -352,5 +352,5 @@ def test_a_panel_changes_no_answer(terminal: OnTerminal) -> None:
         answers.append([(entry["choices"], entry["usage"]) for entry in own])
         server.until(lambda server=server: len([li for li in server.lines if " done " in li]) == 5)
         if option == "on":
-            assert server.panel[0].startswith("5 completed 0 failed")
+            server.until(lambda server=server: server.panel[0].startswith("5 completed 0 failed"))
     assert answers[0] == answers[1]
