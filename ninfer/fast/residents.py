@@ -115,15 +115,9 @@ class Residents:
     def _bind(self, active: Active, quote: Quote) -> None:
         """First binding: a lane from the deepest cached prefix, with pages for the first chunk."""
         binding_at = self._clock()
-        lane = self._program.open_lane()
-        try:
-            end = min(active.prompt, quote.frontier + self._program.options.prefill_chunk)
-            bound = self._restore(active, lane, quote, end)
-        except BaseException:
-            self._program.close_lane(lane)
-            raise
-        if not bound:
-            self._program.close_lane(lane)
+        end = min(active.prompt, quote.frontier + self._program.options.prefill_chunk)
+        lane = self._enter(active, quote, end)
+        if lane is None:
             return
         active.lane, active.cached = lane, quote.frontier
         self.cache.selected(quote)
@@ -135,17 +129,24 @@ class Residents:
         queue_s = active.began - active.submitted_at
         self._publish(Started(active.request.id, active.prompt, active.cached, queue_s))
 
-    def _restore(self, active: Active, lane: Lane, quote: Quote, tokens: int) -> bool:
-        """Bind the lane at ``quote``; whoever looks while an image is copied sees a request materializing."""
-        if quote.frontier:
-            self.materializing = 1
-            self._report()
-        released = self._released
+    def _enter(self, active: Active, quote: Quote, tokens: int) -> Lane | None:
+        """A lane bound at ``quote`` with pages for ``tokens`` tokens; None where they do not fit after all.
+
+        Whoever looks while an image is copied sees a request materializing.
+        """
+        released, bound = self._released, False
+        lane = self._program.open_lane()
         try:
-            return self.cache.bind(active.lineage, lane, quote, tokens)
+            if quote.frontier:
+                self.materializing = 1
+                self._report()
+            bound = self.cache.bind(active.lineage, lane, quote, tokens)
         finally:
             self.materializing = 0
             self._note_released(active, lane, released)
+            if not bound:
+                self._program.close_lane(lane)
+        return lane if bound else None
 
     @property
     def _released(self) -> tuple[int, int]:
@@ -232,14 +233,8 @@ class Residents:
     def _resume(self, active: Active, quote: Quote, goal: int) -> None:
         assert active.account is not None
         self._transitions.note(active, "restore_started", "replay")
-        lane = self._program.open_lane()
-        try:
-            bound = self._restore(active, lane, quote, goal)
-        except BaseException:
-            self._program.close_lane(lane)
-            raise
-        if not bound:
-            self._program.close_lane(lane)
+        lane = self._enter(active, quote, goal)
+        if lane is None:
             return
         active.lane = lane
         self._account.replay_restores += 1
