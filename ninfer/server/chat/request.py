@@ -13,18 +13,15 @@ from typing import Any
 from ninfer import spec
 from ninfer.errors import RequestError
 from ninfer.prompt.conversation import Conversation
-from ninfer.sampling.parameters import SamplingOverrides
 from ninfer.server.answer.exchange import Ask
 from ninfer.server.cache_hints import read_automatic
 from ninfer.server.chat.messages import read_messages
 from ninfer.server.chat.refusals import refuse_unsupported
 from ninfer.server.chat.template import read_template_options
 from ninfer.server.chat.tools import read_tools
-from ninfer.server.members import Members, wrong_type
+from ninfer.server.members import Members
 from ninfer.server.resolution import GenerationFields
-from ninfer.server.sampler import sampler_value
-
-_SAMPLER = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty")
+from ninfer.server.sampler import sampler_value, sampling_overrides, stop_strings
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,7 @@ def read_chat_request(values: Mapping[str, Any]) -> ChatRequest:
                 cache_automatic=read_automatic(body),
             ),
             GenerationFields(
-                sampling=SamplingOverrides(**{name: sampler_value(body, name) for name in _SAMPLER}),
+                sampling=sampling_overrides(body),
                 seed=sampler_value(body, "seed"),
                 max_tokens=_max_tokens(body),
                 stops=_stops(body),
@@ -81,21 +78,8 @@ def _max_tokens(body: Members) -> int | None:
 
 
 def _stops(body: Members) -> tuple[str, ...]:
-    value = body.value("stop")
-    if value is None:
-        return ()
-    stops = [value] if isinstance(value, str) else value
-    if not isinstance(stops, list):
-        raise body.wrong_type("stop", "a string or an array of strings")
-    most = spec.document("http/chat")["limits"]["max_stops"]
-    if len(stops) > most:
-        raise body.invalid("stop", f"may hold at most {most} strings, not {len(stops)}")
-    for stop in stops:
-        if not isinstance(stop, str):
-            raise wrong_type("stop", stop, "a string or an array of strings")
-        if not stop:
-            raise body.invalid("stop", "must not hold an empty string")
-    return tuple(stops)
+    most: int = spec.document("http/chat")["limits"]["max_stops"]
+    return stop_strings(body, "stop", most, alone=True)
 
 
 def _check_response_format(body: Members) -> None:

@@ -12,9 +12,8 @@ from typing import Any
 
 from ninfer import spec
 from ninfer.prompt.conversation import Conversation, Message
-from ninfer.sampling.parameters import SamplingOverrides, sampling_range
 from ninfer.server.answer.exchange import Ask
-from ninfer.server.members import Members, wrong_type
+from ninfer.server.members import Members
 from ninfer.server.messages.blocks import read_system
 from ninfer.server.messages.cache_control import CacheMarkers
 from ninfer.server.messages.history import read_history
@@ -22,9 +21,8 @@ from ninfer.server.messages.thinking import Thinking, read_template_options, rea
 from ninfer.server.messages.tools import read_tools
 from ninfer.server.neutral import refuse_unsupported
 from ninfer.server.resolution import GenerationFields
+from ninfer.server.sampler import sampler_value, sampling_overrides, stop_strings
 from ninfer.server.tools import ToolFields
-
-_SAMPLER = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +48,8 @@ def read_messages_request(values: Mapping[str, Any]) -> MessagesRequest:
     body = Members(values)
     prompt = _read_prompt(body)
     fields = GenerationFields(
-        sampling=SamplingOverrides(**{name: _sampler_value(body, name) for name in _SAMPLER}),
-        seed=_sampler_value(body, "seed"),
+        sampling=sampling_overrides(body),
+        seed=sampler_value(body, "seed"),
         max_tokens=_max_tokens(body),
         stops=_stops(body),
         thinking_budget=prompt.thinking.budget,
@@ -100,34 +98,10 @@ def _refuse(body: Members) -> None:
         )
 
 
-def _sampler_value(body: Members, name: str) -> Any:
-    value = body.value(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise body.wrong_type(name, "a number")
-    problem = sampling_range(name).problem(value)
-    if problem is not None:
-        raise body.invalid(name, problem)
-    return value
-
-
 def _max_tokens(body: Members) -> int | None:
     return body.integer("max_tokens", 1, spec.document("http/messages")["limits"]["max_output_tokens"])
 
 
 def _stops(body: Members) -> tuple[str, ...]:
-    value = body.value("stop_sequences")
-    if value is None:
-        return ()
-    if not isinstance(value, list):
-        raise body.wrong_type("stop_sequences", "an array of strings")
-    most = spec.document("http/messages")["limits"]["max_stops"]
-    if len(value) > most:
-        raise body.invalid("stop_sequences", f"may hold at most {most} strings, not {len(value)}")
-    for stop in value:
-        if not isinstance(stop, str):
-            raise wrong_type("stop_sequences", stop, "an array of strings")
-        if not stop:
-            raise body.invalid("stop_sequences", "must not hold an empty string")
-    return tuple(value)
+    most: int = spec.document("http/messages")["limits"]["max_stops"]
+    return stop_strings(body, "stop_sequences", most)
