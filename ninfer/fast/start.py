@@ -26,6 +26,7 @@ from ninfer.errors import ArtifactError, OptionError
 from ninfer.fast.draft.ngram.index import warm_up
 from ninfer.fast.draft.speculation import Speculation
 from ninfer.fast.engine import FastWorker
+from ninfer.fast.memory.lanes import pages_for
 from ninfer.fast.memory.ledger import available_bytes, ledger, page_bytes, resolve_pages
 from ninfer.fast.memory.pages import FORMATS
 from ninfer.fast.ops.cache import cache_directory
@@ -205,7 +206,7 @@ def resolve_options(settings: EngineSettings, config: TextConfig, vocabulary: in
     pages = resolve_pages(
         settings.kv_capacity, settings.max_context, settings.lanes, per_page, available_bytes()
     )
-    if pages < Program.pages_for(settings.max_context):
+    if pages < pages_for(settings.max_context):
         raise OptionError(
             "--kv-capacity",
             f"{pages * 64} tokens cannot hold one request of --max-context {settings.max_context}",

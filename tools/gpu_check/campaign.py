@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from ninfer.errors import EngineError, RequestError
+from ninfer.fast.memory.lanes import pages_for
 from ninfer.fast.program.gpu.parameters import load_text_model
 from ninfer.fast.program.gpu.program import GpuOptions, GpuProgram
 from ninfer.sampling.draw import select_token
@@ -94,7 +95,7 @@ class Case:
         model = load_text_model(source, self.config)
         longest = 768 + rounds
         options = GpuOptions(
-            lanes=lanes, max_context=longest, pages=lanes * GpuProgram.pages_for(longest),
+            lanes=lanes, max_context=longest, pages=lanes * pages_for(longest),
             kv_format=kv_format,
             prefill_chunk=256, vocabulary=self.config.vocab - 7, records=True, **members,
         )  # fmt: skip

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ninfer.fast.memory.lanes import pages_for
 from ninfer.fast.program.gpu.memory import page_bytes
 from ninfer.fast.program.gpu.parameters import TextModel
 from ninfer.fast.program.gpu.program import GpuOptions, GpuProgram
@@ -78,7 +79,7 @@ class Bench:
     def __init__(self, size: str, weights: str, kv_format: str, longest: int, lanes: int, chunk: int) -> None:
         self.device = torch.device("cuda", 0)
         self.config, self.model = random_model(size, weights, self.device)
-        per_lane = GpuProgram.pages_for(longest + 512)
+        per_lane = pages_for(longest + 512)
         options = GpuOptions(
             lanes=lanes, max_context=longest + 512, pages=lanes * per_lane, kv_format=kv_format,
             prefill_chunk=chunk, vocabulary=self.config.vocab, columns=32, records=True,

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ninfer.artifact import Artifact
 from ninfer.errors import EngineError
-from ninfer.fast.memory.lanes import Lane, LaneMemory, pages_for
+from ninfer.fast.memory.lanes import Lane, LaneMemory
 from ninfer.fast.memory.pages import PageOwners, PagePool
 from ninfer.fast.memory.states import StateImages
 from ninfer.fast.ops.control import MAX_COLUMNS
@@ -139,11 +139,6 @@ class Program:
         return MtpTable(self.config, head, weights, self.states, self.pages, *sizes, builder)
 
     # --- lanes -------------------------------------------------------------------------------------
-
-    @staticmethod
-    def pages_for(tokens: int) -> int:
-        """Pages that ``tokens`` tokens fill."""
-        return pages_for(tokens)
 
     @property
     def free_pages(self) -> int:

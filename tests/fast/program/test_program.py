@@ -14,6 +14,7 @@ import torch
 from ninfer.artifact import Artifact
 from ninfer.engine.requests import SamplingParameters
 from ninfer.errors import EngineError
+from ninfer.fast.memory.lanes import pages_for
 from ninfer.fast.ops.select.contract import DEAD_END, NOT_A_NUMBER
 from ninfer.fast.program.program import (
     Lane,
@@ -71,7 +72,7 @@ def taken_in(program: Program, tokens: Tokens, ceiling: int = 256) -> tuple[Lane
 
 def test_lanes_take_their_whole_ceiling_and_give_it_back(artifact: Artifacts) -> None:
     with opened(artifact("dense")) as program:
-        assert [program.pages_for(tokens) for tokens in (1, 64, 65, 512)] == [1, 1, 2, 8]
+        assert [pages_for(tokens) for tokens in (1, 64, 65, 512)] == [1, 1, 2, 8]
         first, second = program.open_lane(129), program.open_lane(512)
         assert (len(first.pages), len(second.pages), program.free_pages) == (3, 8, 5)
         assert not set(first.pages) & set(second.pages)

@@ -6,7 +6,6 @@ Penalty counts live on the device, one row of int32 a lane; the token that a row
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -185,9 +184,3 @@ def select(
 def unsigned_to_signed(seed: int) -> int:
     """A 64-bit seed as the int64 word that carries its bits."""
     return seed - (1 << 64) if seed >= 1 << 63 else seed
-
-
-def check_dtypes(numbers: Tensor, words: Tensor) -> None:
-    """Samplers are laid out by hand in one upload."""
-    assert numbers.dtype == torch.float64
-    assert words.dtype == torch.int64

@@ -155,11 +155,6 @@ class GpuProgram:
 
     # --- lanes -------------------------------------------------------------------------------------
 
-    @staticmethod
-    def pages_for(tokens: int) -> int:
-        """Pages that ``tokens`` tokens fill."""
-        return pages_for(tokens)
-
     @property
     def free_pages(self) -> int:
         return self.memory.free_pages
