@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from ninfer.engine.events import Usage
-from ninfer.server.answer.pieces import Call, Ended, EndReason, Piece, Text
+from ninfer.server.answer.pieces import Call, EndReason, Piece
+from ninfer.server.answer.whole import put_together
 from ninfer.server.chat.timings import usage_timings
 
 
@@ -27,37 +28,26 @@ class ChatIdentity:
 
 def whole_answer(identity: ChatIdentity, pieces: Iterable[Piece]) -> bytes:
     """The ``chat.completion`` object of a whole answer."""
-    texts: dict[str, list[str]] = {"reasoning": [], "content": []}
-    calls: list[dict[str, Any]] = []
-    ended: Ended | None = None
-    for piece in pieces:
-        if isinstance(piece, Text):
-            texts[piece.channel].append(piece.text)
-        elif isinstance(piece, Call):
-            calls.append(call_object(piece))
-        elif isinstance(piece, Ended):
-            ended = piece
-    assert ended is not None, "an answer without its end"
-    content = "".join(texts["content"])
+    answer = put_together(pieces)
     message: dict[str, Any] = {
         "role": "assistant",
-        "content": content if content or not calls else None,
+        "content": answer.content if answer.content or not answer.calls else None,
         "refusal": None,
     }
-    if reasoning := "".join(texts["reasoning"]):
-        message["reasoning_content"] = reasoning
-    if calls:
-        message["tool_calls"] = calls
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
+    if answer.calls:
+        message["tool_calls"] = [call_object(call) for call in answer.calls]
     choice = {
         "index": 0,
         "message": message,
         "logprobs": None,
-        "finish_reason": finish_reason(ended.reason),
+        "finish_reason": finish_reason(answer.ended.reason),
     }
     members = {
         "choices": [choice],
-        "usage": usage_object(ended.usage),
-        "timings": usage_timings(ended.usage),
+        "usage": usage_object(answer.ended.usage),
+        "timings": usage_timings(answer.ended.usage),
     }
     return encoded(identity, "chat.completion", members)
 

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from ninfer.engine.events import Usage
-from ninfer.server.answer.pieces import Call, Ended, Piece, Text
+from ninfer.server.answer.pieces import Call, Ended, Piece
+from ninfer.server.answer.whole import WholeAnswer, put_together
 from ninfer.server.messages.thinking import signature
 
 _STOP_REASONS = {"stop": "end_turn", "tool_calls": "tool_use", "cancelled": "end_turn"}
@@ -29,20 +30,9 @@ class MessageIdentity:
 
 def whole_message(identity: MessageIdentity, pieces: Iterable[Piece]) -> bytes:
     """The message of a finished answer; ``pieces`` end with ``Ended``."""
-    texts: dict[str, list[str]] = {"reasoning": [], "content": []}
-    calls: list[Call] = []
-    ended: Ended | None = None
-    for piece in pieces:
-        if isinstance(piece, Text):
-            texts[piece.channel].append(piece.text)
-        elif isinstance(piece, Call):
-            calls.append(piece)
-        elif isinstance(piece, Ended):
-            ended = piece
-    assert ended is not None
-    reasoning, content = ("".join(texts[channel]) for channel in ("reasoning", "content"))
-    message = message_object(identity, list(_blocks(identity, reasoning, content, calls)))
-    message |= stop_members(ended) | {"usage": usage_object(ended.usage)}
+    answer = put_together(pieces)
+    message = message_object(identity, list(_blocks(identity, answer)))
+    message |= stop_members(answer.ended) | {"usage": usage_object(answer.ended.usage)}
     return msgspec.json.encode(message)
 
 
@@ -101,12 +91,10 @@ def tool_use_id(call: Call) -> str:
     return "toolu_" + call.id.removeprefix("call_")
 
 
-def _blocks(
-    identity: MessageIdentity, reasoning: str, content: str, calls: Iterable[Call]
-) -> Iterator[dict[str, Any]]:
-    if reasoning:
-        yield thinking_block(identity, reasoning)
-    if content:
-        yield {"type": "text", "text": content}
-    for call in calls:
+def _blocks(identity: MessageIdentity, answer: WholeAnswer) -> Iterator[dict[str, Any]]:
+    if answer.reasoning:
+        yield thinking_block(identity, answer.reasoning)
+    if answer.content:
+        yield {"type": "text", "text": answer.content}
+    for call in answer.calls:
         yield tool_use_block(call, msgspec.Raw(call.arguments.encode()))
