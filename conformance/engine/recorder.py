@@ -45,7 +45,6 @@ class RecordingProgram:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.options, self.config = program.options, program.config
-        self.pages_for = program.pages_for
         self.memory = program.memory
         self.opened = LaneLog()
         self._logs: dict[Lane, LaneLog] = {}
