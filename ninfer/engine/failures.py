@@ -15,7 +15,13 @@ FailureKind = Literal["request", "memory", "device", "internal"]
 _MEMORY_CLASSES = {"OutOfMemoryError", "MemoryError"}
 _MEMORY_PHRASES = ("out of memory", "can't allocate memory", "not enough memory")
 _DEVICE_CLASSES = {"AcceleratorError"}
-_DEVICE_PHRASES = ("CUDA error", "CUDA driver error", "cuBLAS error", "device-side assert")
+_DEVICE_PHRASES = (
+    "CUDA error",
+    "CUDA driver error",
+    "cuBLAS error",
+    "Triton Error [CUDA]",
+    "device-side assert",
+)
 
 
 def classify(error: BaseException) -> FailureKind:

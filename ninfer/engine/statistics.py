@@ -225,6 +225,7 @@ class EngineResources(msgspec.Struct, frozen=True):
     """What an engine holds from its start to its end; bytes unless the name says otherwise.
 
     ``kv_capacity_tokens`` 0: the engine takes memory as requests grow. ``kernels`` names what computes.
+    ``sizing_free_bytes``: what automatic sizing found free on a device; None where it did not size there.
     """
 
     device: str = "cpu"
@@ -248,3 +249,10 @@ class EngineResources(msgspec.Struct, frozen=True):
     graph_allowance_bytes: int = 0
     graph_measured_bytes: int = 0
     prefix_cache: str | None = None
+    device_index: int | None = None
+    device_capability: str = ""
+    device_bytes: int = 0
+    cuda_runtime: str = ""
+    cuda_driver: str = ""
+    sizing_free_bytes: int | None = None
+    sizing_headroom_bytes: int = 0

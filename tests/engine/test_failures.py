@@ -24,6 +24,8 @@ class AcceleratorError(RuntimeError):
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), "memory"),
         (AcceleratorError("CUDA error: an illegal memory access was encountered"), "device"),
         (RuntimeError("CUDA error: device-side assert triggered"), "device"),
+        (RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"), "device"),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), "memory"),
         (RuntimeError("shape mismatch"), "internal"),
         (AssertionError("CUDA error in a name of ours"), "internal"),
         (ValueError("x"), "internal"),

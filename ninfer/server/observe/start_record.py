@@ -54,8 +54,12 @@ def server_start(
         },
         "memory": _memory(resources),
         "environment": {
-            "device": resources.device,
-            "gpu_name": None,
+            "device": resources.device if resources.device_index is None else resources.device_index,
+            "gpu_name": resources.device_name or None,
+            "gpu_capability": resources.device_capability or None,
+            "gpu_memory_bytes": resources.device_bytes or None,
+            "cuda_runtime": resources.cuda_runtime or None,
+            "cuda_driver": resources.cuda_driver or None,
             "python": platform.python_version(),
             "platform": platform.platform(),
             "processors": os.cpu_count(),
@@ -180,10 +184,26 @@ def _memory(resources: EngineResources) -> Members:
         "vision_workspace": None,
         "kv_payload_bytes": resources.kv_pages * resources.kv_page_bytes,
         "kv_page_bytes": resources.kv_page_bytes,
+        "kv_sizing": _sizing(resources),
         "state_image_bytes": resources.state_image_bytes,
         "available_after_startup_bytes": resources.available_bytes,
         "cuda_graph_allowance_bytes": resources.graph_allowance_bytes,
         "cuda_graph_measured_bytes": resources.graph_measured_bytes,
         "host_context_capacity_bytes": resources.host_capacity_bytes,
         "host_context_occupied_bytes": 0,
+    }
+
+
+def _sizing(resources: EngineResources) -> Members | None:
+    """Automatic sizing on a device: what it found free, and the parts that this became."""
+    free = resources.sizing_free_bytes
+    if free is None:
+        return None
+    payload = resources.kv_pages * resources.kv_page_bytes
+    return {
+        "free_bytes": free,
+        "headroom_bytes": resources.sizing_headroom_bytes,
+        "cuda_graph_allowance_bytes": resources.graph_allowance_bytes,
+        "kv_payload_bytes": payload,
+        "unused_bytes": free - resources.sizing_headroom_bytes - resources.graph_allowance_bytes - payload,
     }

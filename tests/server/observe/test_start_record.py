@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from conformance.http.client import chat_body
+from ninfer.engine.statistics import EngineResources
 from ninfer.server.main import main
 from ninfer.spec.options import option_table
 from tests.server.conftest import MODEL
@@ -48,6 +49,49 @@ def test_what_the_start_says(nano: Path, log: Log) -> None:
     assert set(artifact["formats"]) <= {"bf16", "fp32"}
     assert (start["engine"]["max_concurrency"], start["engine"]["max_context"]) == (2, 4096)
     assert {"kv_capacity", "context_cache"} <= set(start["engine"])
+
+
+GPU = EngineResources(
+    device="cuda:1", device_index=1, device_name="NVIDIA H200", device_capability="9.0",
+    device_bytes=150 << 30, cuda_runtime="13.0", cuda_driver="13.1", kernels="triton", kv_pages=1000,
+    kv_page_bytes=1 << 20, state_slots=5, state_image_bytes=3 << 20, weight_bytes=7 << 20,
+    workspace_bytes=11 << 20, available_bytes=2 << 30, graph_allowance_bytes=72 << 20,
+    graph_measured_bytes=12 << 20, sizing_free_bytes=(1000 << 20) + (1 << 30) + (72 << 20) + 5,
+    sizing_headroom_bytes=1 << 30,
+)  # fmt: skip
+
+
+@pytest.mark.clause_early("JLOG-021", "JLOG-023", "JLOG-025", "OPT-031")
+def test_what_the_start_says_of_a_gpu(nano: Path, log: Log) -> None:
+    engine = RecordingEngine()
+    engine.resources = GPU
+    with serving(nano, engine, (*MODEL, *log.arguments)):
+        start = log.start
+    environment, memory = start["environment"], start["memory"]
+    assert (environment["device"], environment["gpu_name"]) == (1, "NVIDIA H200")
+    assert (environment["gpu_capability"], environment["gpu_memory_bytes"]) == ("9.0", 150 << 30)
+    assert (environment["cuda_runtime"], environment["cuda_driver"]) == ("13.0", "13.1")
+    assert memory["weights"] == {"capacity_bytes": 7 << 20}
+    assert memory["sequence"] == {"capacity_bytes": (1000 << 20) + (15 << 20)}
+    assert memory["workspace"] == {"capacity_bytes": 11 << 20}
+    assert memory["vision_workspace"] is None
+    sizing = memory["kv_sizing"]
+    assert sizing.pop("free_bytes") == sum(sizing.values())
+    assert (sizing["kv_payload_bytes"], sizing["unused_bytes"]) == (1000 << 20, 5)
+    assert memory["cuda_graph_allowance_bytes"] == 72 << 20
+    assert memory["cuda_graph_measured_bytes"] == 12 << 20
+    assert start["engine"]["cuda_graph"] is True
+
+
+@pytest.mark.clause_early("JLOG-025")
+def test_what_the_start_says_without_a_gpu(nano: Path, log: Log) -> None:
+    with serving(nano, RecordingEngine(), (*MODEL, *log.arguments)):
+        start = log.start
+    assert start["memory"]["cuda_graph_measured_bytes"] == 0
+    assert start["memory"]["kv_sizing"] is None
+    assert start["environment"]["device"] == "cpu"
+    assert start["environment"]["gpu_name"] is None
+    assert start["engine"]["cuda_graph"] is False
 
 
 @pytest.mark.clause("JLOG-020")

@@ -53,6 +53,38 @@ def architecture(device: torch.device) -> int:
     return 10 * major + minor
 
 
+def free_bytes(device: torch.device) -> int:
+    """Memory of a CUDA device that nobody holds."""
+    return torch.cuda.mem_get_info(device)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What a server says of its device; empty and 0 without one."""
+
+    index: int | None = None
+    name: str = ""
+    capability: str = ""
+    runtime: str = ""
+    driver: str = ""
+    total_bytes: int = 0
+
+
+def environment(device: torch.device) -> Environment:
+    """The device's name, compute capability and memory, CUDA's runtime and the driver's version of it."""
+    if device.type != "cuda":
+        return Environment()
+    driver = torch._C._cuda_getDriverVersion()
+    return Environment(
+        index=device.index,
+        name=torch.cuda.get_device_name(device),
+        capability=".".join(map(str, torch.cuda.get_device_capability(device))),
+        runtime=torch.version.cuda or "",
+        driver=f"{driver // 1000}.{driver % 1000 // 10}",
+        total_bytes=torch.cuda.mem_get_info(device)[1],
+    )
+
+
 @dataclass(slots=True)
 class Waiter:
     """Waits for what was enqueued so far on the current stream of ``device``."""

@@ -9,6 +9,8 @@ from collections.abc import Callable, Hashable
 
 import torch
 
+from ninfer.fast.program.gpu.device import free_bytes
+
 # Contract: what start-up sets aside for graphs.
 ALLOWANCE_BYTES, ALLOWANCE_PER_GRAPH = 64 << 20, 4 << 20
 
@@ -48,10 +50,13 @@ class Graphs:
     def _capture(self, launch: Callable[[], None]) -> torch.cuda.CUDAGraph:
         # Kernels must be compiled and loaded before a capture. This run is followed by the replay of the same
         # round, so the caller sees to it that a launch may run twice (``GpuProgram.warm_up``).
-        before = torch.cuda.mem_get_info(self._device)[0]
+        # A capture empties the allocator's cache, which would hide what the graph takes.
+        torch.cuda.synchronize(self._device)
+        torch.cuda.empty_cache()
+        before = free_bytes(self._device)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             launch()
         torch.cuda.synchronize(self._device)
-        self.measured_bytes += max(0, before - torch.cuda.mem_get_info(self._device)[0])
+        self.measured_bytes += max(0, before - free_bytes(self._device))
         return graph

@@ -6,14 +6,18 @@ DeltaNet layer a ring of the last four inputs, then the recurrent state. With it
 
 from __future__ import annotations
 
+import math
+from itertools import accumulate
+
 import torch
-from torch import Tensor
 
 from ninfer.fast.memory.pages import PageOwners
 from ninfer.fast.ops.attention.encodings import encoding
 from ninfer.fast.ops.attention.gpu import PAGE, Pool
 from ninfer.fast.ops.gdn.gpu import TAPS
 from ninfer.model.config import AttentionConfig, TextConfig
+
+_ALIGNMENT = 256  # bytes, as the device's allocator aligns
 
 
 def page_bytes(config: TextConfig, kv_format: str) -> int:
@@ -33,21 +37,21 @@ class GpuPages(PageOwners):
         super().__init__(pages)
         key, value = (encoding(kv_format, role, config.head_dim) for role in ("key", "value"))
         rows = (pages, config.kv_heads, PAGE)
-
-        def plane(words: int, kind: torch.dtype) -> Tensor:
-            return torch.zeros((*rows, words), dtype=kind, device=device)
-
-        self.layers = {
-            layer: Pool(
-                plane(key.words, key.word_type),
-                plane(key.scales, key.scale_type),
-                plane(value.words, value.word_type),
-                plane(value.scales, value.scale_type),
-                key,
-                value,
-            )
-            for layer in layers
-        }
+        # One allocation: the device's allocator would round each of the four planes of a layer up by itself.
+        planes = (
+            (key.words, key.word_type), (key.scales, key.scale_type),
+            (value.words, value.word_type), (value.scales, value.scale_type),
+        )  # fmt: skip
+        sizes = [math.prod(rows) * words * kind.itemsize for words, kind in planes]
+        begins = [0, *accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes * len(layers))]
+        arena = torch.zeros(begins[-1], dtype=torch.uint8, device=device)
+        self.layers: dict[int, Pool] = {}
+        for index, layer in enumerate(layers):
+            tensors = [
+                arena[begin : begin + size].view(kind).view(*rows, words)
+                for begin, size, (words, kind) in zip(begins[4 * index :], sizes, planes, strict=False)
+            ]
+            self.layers[layer] = Pool(*tensors, key, value)
 
     def copy(self, source: int, target: int) -> None:
         """Keys, values and scales of one page into another, over all layers; in the order of the stream."""

@@ -17,7 +17,7 @@ from ninfer.errors import OptionError
 from ninfer.fast.memory.lanes import pages_for
 from ninfer.fast.ops.attention.gpu import PAGE
 from ninfer.fast.prefix.limits import CacheLimits
-from ninfer.fast.program.gpu.device import device_of, sync_mode
+from ninfer.fast.program.gpu.device import device_of, environment, free_bytes, sync_mode
 from ninfer.fast.program.gpu.memory import page_bytes
 from ninfer.fast.program.gpu.parameters import load_text_model
 from ninfer.fast.program.gpu.program import GpuOptions, GpuProgram
@@ -63,6 +63,12 @@ def open_program(
     program = GpuProgram(model, config, options, device)
     check_capacity(program.options.pages or 0, settings.max_context)
     program.warm_up()
+    report_memory(program, publish)
+    return program
+
+
+def report_memory(program: GpuProgram, publish: Publish) -> None:
+    """The ledger's line, and a warning when the graphs took more than was set aside for them."""
     publish(LogRecord("info", ledger(program)))
     held = program.ledger
     if held.graphs > held.graph_allowance:
@@ -73,7 +79,6 @@ def open_program(
                 f"{held.graph_allowance / 2**20:.1f} MiB set aside",
             )
         )
-    return program
 
 
 def check_capacity(pages: int, max_context: int) -> None:
@@ -85,20 +90,19 @@ def check_capacity(pages: int, max_context: int) -> None:
 
 
 def ledger(program: GpuProgram) -> str:
-    """One line: what the engine holds on the device in MiB, by owner."""
+    """One line: what the engine holds on the device in MiB, by owner, and the graphs' part exactly."""
     held = program.ledger
     parts = {
         "weights": held.weights,
         "kv": held.kv,
         "states": held.states,
         "workspace": held.workspace,
-        "graph_allowance": held.graph_allowance,
-        "graphs_measured": held.graphs,
     }
     text = " ".join(f"{name}={size / 2**20:.1f}" for name, size in parts.items())
     options = program.options
     return (
         f"device_memory_mib {text} total={held.total / 2**20:.1f} "
+        f"cuda_graph_allowance_bytes={held.graph_allowance} cuda_graph_measured_bytes={held.graphs} "
         f"kv_capacity_tokens={(options.pages or 0) * PAGE} lanes={options.lanes} device={program.device}"
     )
 
@@ -107,10 +111,15 @@ def resources_of(program: GpuProgram, limits: CacheLimits) -> EngineResources:
     """What ``program`` holds, for the request log."""
     options, held = program.options, program.ledger
     pages = options.pages or 0
-    cuda = program.device.type == "cuda"
+    known, sizing = environment(program.device), program.sizing
     return EngineResources(
         device=str(program.device),
-        device_name=torch.cuda.get_device_name(program.device) if cuda else "",
+        device_index=known.index,
+        device_name=known.name,
+        device_capability=known.capability,
+        device_bytes=known.total_bytes,
+        cuda_runtime=known.runtime,
+        cuda_driver=known.driver,
         kernels="triton",
         activations="bf16",
         kv_format=options.kv_format,
@@ -123,7 +132,9 @@ def resources_of(program: GpuProgram, limits: CacheLimits) -> EngineResources:
         state_image_bytes=program.states.image_bytes,
         weight_bytes=held.weights,
         workspace_bytes=held.workspace,
-        available_bytes=torch.cuda.mem_get_info(program.device)[0] if cuda else 0,
+        available_bytes=free_bytes(program.device) if program.device.type == "cuda" else 0,
+        sizing_free_bytes=None if sizing is None else sizing.free,
+        sizing_headroom_bytes=0 if sizing is None else sizing.headroom,
         snapshot_slots=limits.snapshot_slots,
         prefix_cache="hybrid" if limits.reuse else None,
         graph_allowance_bytes=held.graph_allowance,

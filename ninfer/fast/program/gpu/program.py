@@ -25,11 +25,13 @@ from ninfer.fast.ops.select.gpu import unsigned_to_signed
 from ninfer.fast.program.gpu.buffers import RoundBuffers, Sizes
 from ninfer.fast.program.gpu.chunk import Chunk, Prefill
 from ninfer.fast.program.gpu.control import Control, ControlSizes
-from ninfer.fast.program.gpu.device import Waiter, architecture
+from ninfer.fast.program.gpu.device import Waiter, architecture, free_bytes
 from ninfer.fast.program.gpu.forward import Forward, Shape
 from ninfer.fast.program.gpu.graphs import Graphs, allowance
 from ninfer.fast.program.gpu.memory import GpuPages, GpuStates, page_bytes
 from ninfer.fast.program.gpu.parameters import TextModel
+from ninfer.fast.program.gpu.rehearsal import rehearse
+from ninfer.fast.program.gpu.sizing import Sizing
 from ninfer.fast.program.gpu.tiles import TileTable
 from ninfer.model.config import TextConfig
 from ninfer.sampling.parameters import SamplingParameters
@@ -115,31 +117,35 @@ class GpuProgram:
             options.activations, query, device,
         )  # fmt: skip
         self._graphs = Graphs(device, options.graphs)
+        self._waiter = Waiter(device, options.sync)
         # Families Forward and Finish, each batch size; one topology class without speculation.
         self.graph_allowance = allowance(2 * options.lanes if self._graphs.enabled else 0)
+        self.sizing: Sizing | None = None
         pages = options.pages
         if pages is None:
-            pages = self._pages_that_fit(options)
-        if config.attention is not None:
-            self.pages = GpuPages(config.attention, attention, pages, options.kv_format, device)
-            self._forward.set_pages(self.pages)
-            self._prefill.set_pages(self.pages)
-            self._prefill.expand_pages(table_pages)
+            # One page serves a rehearsal, after which everything else that takes memory has taken it.
+            self._take_pages(1, options, attention)
+            rehearse(self._forward, self._prefill, self._control, options)
+            self._waiter.wait()
+            per_page = page_bytes(config, options.kv_format)
+            self.sizing = Sizing(free_bytes(device), options.headroom, self.graph_allowance, per_page)
+            pages = self.sizing.pages if per_page else pages_for(options.max_context) * options.lanes
+        self._take_pages(pages, options, attention)
         owners = PageOwners(pages) if self.pages is None else self.pages
         self.memory = LaneMemory(cast(StateImages, self.states), owners, options.max_context)
         self.mtp = None
         self.options = replace(options, pages=pages)
-        self._waiter = Waiter(device, options.sync)
         self._drawn = torch.zeros(rows, dtype=torch.int32, pin_memory=device.type == "cuda")
         self.last_unit = (0.0, 0.0)
 
-    def _pages_that_fit(self, options: GpuOptions) -> int:
-        per_page = page_bytes(self.config, options.kv_format)
-        if per_page == 0:
-            return pages_for(options.max_context) * options.lanes
-        torch.cuda.empty_cache()
-        free = torch.cuda.mem_get_info(self.device)[0] - options.headroom - self.graph_allowance
-        return max(0, free // per_page)
+    def _take_pages(self, pages: int, options: GpuOptions, layers: list[int]) -> None:
+        config = self.config.attention
+        if config is None:
+            return
+        self.pages = GpuPages(config, layers, pages, options.kv_format, self.device)
+        self._forward.set_pages(self.pages)
+        self._prefill.set_pages(self.pages)
+        self._prefill.expand_pages(pages_for(options.max_context))
 
     @property
     def ledger(self) -> Ledger:
@@ -293,24 +299,15 @@ class GpuProgram:
         return sorted(times)[len(times) // 2]
 
     def warm_up(self) -> None:
-        """Compile every kernel of a round and capture its graphs, by running rounds of empty lanes."""
-        self._control.host_words[:, 2:5] = -1
-        count = self.options.lanes
-        for index in range(count):
-            self._control.host_rows[index] = (0, 0, 0, 0, 0, index, index, 0)
-            # Not committed: images stay as they are.
-            self._control.host_blocks[index] = (index, 1, index, 0, 0, index, 0, 0)
-        self._control.upload()
-        for rows in range(1, count + 1):
+        """Compile every kernel of a prefill and of rounds, and capture the rounds' graphs."""
+        rehearse(self._forward, self._prefill, self._control, self.options)
+        for rows in range(1, self.options.lanes + 1):
             shape = Shape(rows, rows)
-            for key, launch in (
-                (("forward", rows), partial(self._forward.forward, shape)),
-                (("finish", rows), partial(self._forward.finish, rows)),
-            ):
-                launch()
-                self._graphs.run(key, launch)
-        self._forward.head(1)
+            self._graphs.run(("forward", rows), partial(self._forward.forward, shape))
+            self._graphs.run(("finish", rows), partial(self._forward.finish, rows))
         self._graphs.run(("head", 1), partial(self._forward.head, 1))
+        # A capture makes the allocator give its cache back; serving would take it again later.
+        rehearse(self._forward, self._prefill, self._control, self.options)
         self._waiter.wait()
 
     def check_integrity(self, cached_pages: int = 0, cached_slots: int = 0) -> None:
