@@ -59,7 +59,8 @@ def failure(event: Failed) -> RequestError | EngineError:
 
 
 def _of_sanic(error: sanic_errors.SanicException) -> WireError:
-    text = str(error)
+    # Sanic quotes the request's head, in which a byte that is no UTF-8 has become half a character.
+    text = str(error).encode(errors="backslashreplace").decode()
     if isinstance(error, sanic_errors.NotFound):
         return WireError("not_found", "There is no such route.")
     if isinstance(error, sanic_errors.MethodNotAllowed):

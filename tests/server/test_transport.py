@@ -84,6 +84,12 @@ BAD_BYTES = {
     ),
     "slow-head": (b"POST /v1/chat", 408, "request_timeout"),
     "expectation": (post(f"Expect: magic\r\n{LENGTH}", GOOD), 417, "expectation_failed"),
+    "expectation-bytes": (
+        post(f"Expect: magic\r\n{LENGTH}", GOOD).replace(b"magic", b"\xff"),
+        417,
+        "expectation_failed",
+    ),
+    "method-bytes": (b"G\xffT /health HTTP/1.1\r\nConnection: close\r\n\r\n", 405, "method_not_allowed"),
     "compressed": (
         post(f"Connection: close\r\nContent-Encoding: gzip\r\n{LENGTH}", GOOD),
         415,
