@@ -12,10 +12,10 @@ serve: .venv/.kernels  ## answer on port 8080 with the bundled model
 	$(BIN)/ninfer-serve --port $(PORT)
 
 test: .venv/.development  ## the whole suite but the campaigns
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not campaign"
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not campaign and not device"
 
-test-all: test  ## the suite, then the campaigns with fresh, printed seeds
-	NINFER_TEST_PROFILE=campaign $(BIN)/python -m pytest -s --timeout 3600 -m campaign
+test-all: test  ## the suite, then the campaigns with fresh, printed seeds, and what needs a GPU
+	NINFER_TEST_PROFILE=campaign $(BIN)/python -m pytest -s --timeout 3600 -m "campaign or device"
 
 lint: .venv/.development  ## formatting, types, import rules
 	$(BIN)/ruff format --check .

@@ -11,6 +11,7 @@ import pytest
 from tools.gpu_check.ahead import ARCHITECTURES
 
 
+@pytest.mark.clause_early("EXEC-017", "START-043")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_whole_program_compiles(architecture: int) -> None:
