@@ -74,6 +74,11 @@ class Active:
         taken = self.replay_to if self.lane is None else max(self.lane.frontier, self.replay_to)
         return taken >= self.prompt
 
+    @property
+    def rest(self) -> int:
+        """Tokens that its lane has yet to take in before it decodes."""
+        return max(self.prompt, self.replay_to) - self.bound.frontier
+
     def tokens(self, begin: int, end: int) -> tuple[Tokens, Tokens]:
         """Ids of the places ``begin..end`` and their axes [3, n]; behind the prompt they count on as text."""
         inside = self.axes[:, begin : min(end, self.prompt)]

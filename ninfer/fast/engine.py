@@ -148,8 +148,7 @@ class FastWorker:
         cycle = self._scheduler.next()
         self._decode(self._residents.of(cycle.decode))
         for active in self._residents.of(cycle.chunks):
-            if active.lane is not None and self._residents.reserve(active, self._units.chunk_end(active)):
-                self._unit([active], partial(self._units.chunk, active))
+            if self._turn(active):
                 break
         if self._scheduler.idle:
             with self._account.maintenance():
@@ -202,6 +201,20 @@ class FastWorker:
         members = [one for one in ready if one.lane is not None and reserve(one, goal(one))]
         if members:
             self._unit(members, partial(self._units.round, members))
+
+    def _turn(self, active: Active) -> bool:
+        """A chunk, or all pieces of one that taps have cut; False: the request has no room for the first."""
+        lane, units = active.lane, self._units
+        if lane is None or not self._residents.reserve(active, units.chunk_end(active)):
+            return False
+        last = lane.frontier + self._program.options.prefill_chunk
+        self._scheduler.served(active.ticket)
+        self._unit([active], partial(units.chunk, active))
+        while active.ticket.phase is Phase.PREFILL and (end := units.chunk_end(active)) <= last:
+            if not self._residents.reserve(active, end):
+                break
+            self._unit([active], partial(units.chunk, active))
+        return True
 
     def _expire(self) -> None:
         """Fail what has waited for admission too long, its preparation included."""

@@ -120,6 +120,7 @@ class Residents:
         if lane is None:
             return
         active.lane, active.cached = lane, quote.frontier
+        active.ticket.rest = active.rest
         self.cache.selected(quote)
         self.cache.plan(active.lineage, quote)
         active.account = self._account.bound(active.submitted_at, binding_at, active.prompt, active.cached)
@@ -237,6 +238,7 @@ class Residents:
         if lane is None:
             return
         active.lane = lane
+        active.ticket.rest = active.rest
         self._account.replay_restores += 1
         active.account.replay_restores += 1
         active.account.paused_s += self._clock() - active.paused_at

@@ -65,7 +65,7 @@ class Units:
         cache = self._residents.cache
         cache.costs.observe(begin, end - begin, seconds)
         cache.committed(active.lineage, lane)
-        self._residents.scheduler.ran(active.ticket)
+        active.ticket.rest = active.rest
         self._residents.notice()
         if replaying:
             self._account.replayed(account, end - begin)

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from ninfer.engine.events import Progress, SchedulingTransition, Started
+from ninfer.engine.requests import CacheHints
 from ninfer.engine.settings import CacheSettings
 from ninfer.engine.statistics import EngineStatistics, HybridCache
 from ninfer.fast.active import Active
-from tests.fast.fake_program import Bench, failure, finish, generation, names, token_ids, whole_answer
+from tests.fast.fake_program import Bench, Call, failure, finish, generation, names, token_ids, whole_answer
 
 ON = CacheSettings(snapshot_slots=16, taps_per_request=8)
 
@@ -206,6 +207,20 @@ def test_a_sibling_that_is_cancelled_lets_the_other_in() -> None:
     bench.run()
     assert 64 <= started(bench, "b").cached_tokens < 1984
     assert token_ids(bench.of_name("b")) == whole_answer(1, 3)
+
+
+def test_pieces_of_a_chunk_that_taps_cut_run_in_one_turn() -> None:
+    bench = Bench(cache=ON, lanes=3, pages=200, max_context=4096, chunk=256)
+    ask(bench, "answer", text(1, 10), 200)
+    ask(bench, "long", text(2, 2000))
+    for _ in range(3):
+        bench.worker.step()
+    ask(bench, "cut", text(3, 250), cache=CacheHints(explicit=(100,), opener=240))
+    bench.run()
+    calls = [call for call in bench.program.calls if call.kind in ("prefill", "round")]
+    begin = calls.index(Call("prefill", (3,), 100))
+    assert [call.tokens for call in calls[begin : begin + 3]] == [100, 140, 10]
+    assert [call.numbers for call in calls[begin - 2 : begin + 4]] == [(2,), (1,), (3,), (3,), (3,), (1, 3)]
 
 
 # --- pressure ------------------------------------------------------------------------------------------

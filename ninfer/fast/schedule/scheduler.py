@@ -1,11 +1,11 @@
 """Admission, rotation, pauses and batching, as a pure state machine over request tickets.
 
 Fresh requests enter first in, first out; one that does not fit may be overtaken by at most ``lanes`` younger
-ones. A cycle is one decode round of every decode-ready resident, then one prefill or replay chunk of the
-resident whose turn it is: a running stream waits for at most one chunk, and a prefill for one chunk of each
-other. Under pressure a younger resident is paused for an older one; paused ones come back in the order of
-their submission, and one that comes back is spared until it has done something new. Owns order only: no
-memory, no model, no clock, no text.
+ones. A cycle is one decode round of every decode-ready resident, then a turn of prefill or replay, at most a
+chunk: the one with the least left to take in has it, as long as no other then waits for ``lanes`` turns.
+Under pressure a younger resident is paused for an older one; paused ones come back in the order of their
+submission, and one that comes back is spared until it has done something new. Owns order only: no memory, no
+model, no clock, no text.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _CHUNKED = (Phase.PREFILL, Phase.REPLAY)
 class Ticket:
     """One request as the scheduler sees it. ``order`` is that of submission.
 
-    ``spared``: it has come back from a pause and has done nothing new yet.
+    ``spared``: it has come back from a pause and has done nothing new yet. ``rest``: tokens that it takes in
+    before it decodes; ``passed``: turns of others since its own last one.
     """
 
     id: str
@@ -43,11 +44,13 @@ class Ticket:
     phase: Phase = Phase.WAITING
     overtaken: int = 0
     spared: bool = False
+    rest: int = 0
+    passed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """What to run next: a decode round of ``decode`` (may be empty), then a chunk of the first of ``chunks``.
+    """What to run next: a decode round of ``decode`` (may be empty), then a turn of the first of ``chunks``.
 
     Later ones of ``chunks`` stand in for one that lacks memory.
     """
@@ -58,7 +61,10 @@ class Cycle:
 
 @dataclass(slots=True)
 class Scheduler:
-    """``lanes`` residents at most; residents and paused ones stand in the order of submission."""
+    """``lanes`` residents at most; residents and paused ones stand in the order of submission.
+
+    Those with chunks to run stand in ``_rotation``, the longest unserved first.
+    """
 
     lanes: int
     waiting: deque[Ticket] = field(default_factory=deque)
@@ -139,7 +145,7 @@ class Scheduler:
         return None
 
     def _enter(self, ticket: Ticket, phase: Phase) -> None:
-        ticket.phase = phase
+        ticket.phase, ticket.passed = phase, 0
         self.residents.append(ticket)
         self.residents.sort(key=lambda other: other.order)
         if phase in _CHUNKED:
@@ -158,13 +164,27 @@ class Scheduler:
         decode = tuple(ticket for ticket in self.residents if ticket.phase is Phase.DECODE)
         returning = [ticket for ticket in self._rotation if ticket.spared]
         others = [ticket for ticket in self._rotation if not ticket.spared]
+        if others:
+            place = self._shortest(others)
+            others.insert(0, others.pop(place))
         return Cycle(decode, (*returning, *others))
 
-    def ran(self, ticket: Ticket) -> None:
-        """The ticket's chunk was run: the others come first now."""
-        if ticket.phase in _CHUNKED:
-            self._rotation.remove(ticket)
-            self._rotation.append(ticket)
+    def _shortest(self, rotation: list[Ticket]) -> int:
+        """Whose turn is next: the least rest, unless one before it would then wait for too many turns.
+
+        Whoever stands at place i waits for i more at worst, so nobody ever sees ``lanes`` turns of others.
+        """
+        place = min(range(len(rotation)), key=lambda index: rotation[index].rest)
+        late = any(rotation[index].passed + index + 1 >= self.lanes for index in range(place))
+        return 0 if late else place
+
+    def served(self, ticket: Ticket) -> None:
+        """The ticket gets its turn: of those with chunks to run it has waited the least now."""
+        self._rotation.remove(ticket)
+        for other in self._rotation:
+            other.passed += 1
+        self._rotation.append(ticket)
+        ticket.passed = 0
 
     def advance(self, ticket: Ticket, phase: Phase) -> None:
         """The ticket's replay or prompt is in; it goes on with ``phase`` from the next cycle on."""

@@ -58,10 +58,11 @@ class History(RuleBasedStateMachine):
         self.turns: dict[str, list[str]] = {}
         self.count = 0
 
-    @rule(target=tickets, share=st.floats(0, 1))
-    def submit(self, share: float) -> Ticket:
+    @rule(target=tickets, share=st.floats(0, 1), rest=st.integers(1, 5))
+    def submit(self, share: float, rest: int = 1) -> Ticket:
         self.count += 1
         ticket = self.pool.ticket(str(self.count), max(1, round(share * self.pool.pages)))
+        ticket.rest = rest
         self.scheduler.submit(ticket)
         self.waiting.append(ticket)
         return ticket
@@ -95,8 +96,8 @@ class History(RuleBasedStateMachine):
                 admitted.append(ticket)
         return admitted
 
-    @rule()
-    def cycle(self) -> None:
+    @rule(rest=st.integers(0, 5))
+    def cycle(self, rest: int) -> None:
         cycle = self.scheduler.next()
         decoding = [ticket for ticket in self.residents if ticket.phase is Phase.DECODE]
         chunked = [ticket for ticket in self.residents if ticket.phase is not Phase.DECODE]
@@ -106,14 +107,13 @@ class History(RuleBasedStateMachine):
             return
         chosen = cycle.chunks[0]
         assert chosen.spared or not any(ticket.spared for ticket in chunked)
-        self.scheduler.ran(chosen)
+        self.scheduler.served(chosen)
+        chosen.rest = rest
         self.turns[chosen.id] = []
         for ticket in chunked:
             if ticket is not chosen and not chosen.spared:
-                seen = self.turns[ticket.id]
-                assert chosen.id not in seen, "one prompt got two chunks while another waited"
-                seen.append(chosen.id)
-                assert len(seen) < self.scheduler.lanes
+                self.turns[ticket.id].append(chosen.id)
+                assert len(self.turns[ticket.id]) < self.scheduler.lanes
 
     @rule(ticket=tickets)
     def finish_chunks(self, ticket: Ticket) -> None:
@@ -207,10 +207,11 @@ def end(scheduler: Scheduler, pool: Pool, ticket: Ticket) -> None:
     pool.held.pop(ticket.id, None)
 
 
-def run_chunk(scheduler: Scheduler) -> Ticket:
-    """The ticket whose chunk runs now."""
+def run_chunk(scheduler: Scheduler, rest: int = 0) -> Ticket:
+    """The ticket whose turn it is now; ``rest`` is left of it afterwards."""
     chosen = scheduler.next().chunks[0]
-    scheduler.ran(chosen)
+    scheduler.served(chosen)
+    chosen.rest = rest
     return chosen
 
 
@@ -283,11 +284,37 @@ def test_a_short_prompt_gets_its_turn_before_a_long_one_ends() -> None:
     assert scheduler.next() == Cycle((short,), (long,))
 
 
+def test_the_shortest_rest_comes_first_until_others_have_waited_for_their_chunks() -> None:
+    scheduler, pool, (long, short) = scheduler_with(1, 1, lanes=3)
+    scheduler.admit(pool.bind)
+    long.rest, short.rest = 90, 50
+    order = [run_chunk(scheduler, scheduler.next().chunks[0].rest) for _ in range(6)]
+    assert order == [short, short, long, short, short, long]
+    scheduler.submit(pool.ticket("third", 1))
+    scheduler.admit(pool.bind)
+    third = scheduler.residents[-1]
+    third.rest = 70
+    order = [run_chunk(scheduler, scheduler.next().chunks[0].rest) for _ in range(6)]
+    assert order == [short, long, third, short, long, third], "where all lanes prefill nobody can be passed"
+
+
+def test_a_short_prompt_passes_a_long_one_that_has_just_been_served() -> None:
+    scheduler, pool, (long,) = scheduler_with(4)
+    scheduler.admit(pool.bind)
+    assert run_chunk(scheduler, rest=8000) is long
+    short = pool.ticket("short", 1)
+    short.rest = 100
+    scheduler.submit(short)
+    scheduler.admit(pool.bind)
+    assert run_chunk(scheduler, rest=50) is short
+    assert [run_chunk(scheduler, rest=7000), run_chunk(scheduler)] == [long, short]
+
+
 def test_a_prompt_that_lacks_memory_does_not_hold_up_another() -> None:
     scheduler, pool, (first, second) = scheduler_with(4, 1)
     scheduler.admit(pool.bind)
     assert scheduler.next().chunks == (first, second)
-    scheduler.ran(second)  # the first one's chunk did not fit
+    scheduler.served(second)  # the first one's chunk did not fit
     assert scheduler.next().chunks == (first, second)
 
 
