@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-_COLOURS = ("#3b6ea5", "#d98c3f", "#5f9e6e", "#8c6bb1", "#b1555b")
+_COLOURS = ("#3b6ea5", "#d98c3f", "#5f9e6e", "#8c6bb1", "#b1555b", "#4a9aa5", "#9a8c5a")
 _BAR, _GAP, _LEFT, _TOP, _HEIGHT, _BELOW = 26, 28, 56, 48, 260, 56
 _TICKS = 5
 
@@ -30,7 +30,10 @@ def bars_svg(title: str, bars: Sequence[Bar]) -> str:
     )
     top = max(1.0, *(bar.high for bar in bars))
     step = _BAR * len(series) + _GAP
-    width, height = max(_LEFT + step * len(groups) + _GAP, 520), _TOP + _HEIGHT + _BELOW
+    width, height = (
+        max(_LEFT + step * len(groups) + _GAP, _LEFT + 115 * len(series), 520),
+        _TOP + _HEIGHT + _BELOW,
+    )
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         'font-family="sans-serif" font-size="12">',
@@ -44,8 +47,9 @@ def bars_svg(title: str, bars: Sequence[Bar]) -> str:
     for place, group in enumerate(groups):
         middle = _LEFT + _GAP // 2 + step * place + _BAR * len(series) // 2
         parts.append(_text(middle, _TOP + _HEIGHT + 18, group, "middle"))
+    width_of_name = max(90, *(15 + 7 * len(name) + 10 for name in series))
     for place, name in enumerate(series):
-        left, below = _LEFT + 90 * place, _TOP + _HEIGHT + 44
+        left, below = _LEFT + width_of_name * place, _TOP + _HEIGHT + 44
         colour = _COLOURS[place % len(_COLOURS)]
         parts.append(f'<rect x="{left}" y="{below - 10}" width="10" height="10" fill="{colour}"/>')
         parts.append(_text(left + 15, below, name, "start"))

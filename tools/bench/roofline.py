@@ -3,6 +3,7 @@
     python -m tools.bench.roofline                           # random 0.8B, bf16, q8 and q4: 5 GB of disk
     python -m tools.bench.roofline --artifact m.ninfer       # a model of your own, again and again
     python -m tools.bench.roofline --contexts 0 --prompts 64 --tokens 4 --repetitions 1    # a quick look
+    python -m tools.bench.roofline --device cuda [--cells 27B:bf16,27B:q4 | full]   # on a GPU: see grid.py
 
 Loads every artifact, then alternates: ceiling, a phase, ceiling, the next phase … through all models,
 ``--repetitions`` times. A decode phase is compared with the read bandwidth and a prefill phase with the GEMM
@@ -26,7 +27,7 @@ from pathlib import Path
 import torch
 
 from ninfer.engine.settings import EngineSettings
-from tools.bench import scratch
+from tools.bench import grid, scratch
 from tools.bench.bars import Bar, bars_svg
 from tools.bench.ceilings import Ceilings
 from tools.bench.phases import Phases, passive_threads, settings_for
@@ -201,6 +202,9 @@ def arguments_of(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--prefill-chunk", type=int, default=1024)
     parser.add_argument("--cpu-activations", choices=sorted(PREFILL_TARGETS), default="float32")
     parser.add_argument("--read-mib", type=int, default=1024, help="memory that the read ceiling streams")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--cells", default="quick", help="on a GPU: quick, full, or size:format,…")
+    parser.add_argument("--merge", type=Path, nargs="+", help="JSON of runs on a GPU, to be one")
     parser.add_argument("--json", type=Path, help="write everything there")
     parser.add_argument("--plot", type=Path, help="write a chart there (SVG)")
     return parser.parse_args(argv)
@@ -219,6 +223,9 @@ def engine_members(arguments: argparse.Namespace) -> dict[str, object]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and write."""
     arguments = arguments_of(argv)
+    if arguments.device == "cuda" or arguments.merge:
+        grid.run(arguments)
+        return
     plan = Plan(arguments.contexts, arguments.prompts, arguments.tokens, arguments.cpu_activations)
     torch.set_num_threads(arguments.threads)
     with tempfile.TemporaryDirectory(dir=arguments.directory) as folder:
