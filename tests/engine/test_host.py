@@ -23,6 +23,7 @@ from tests.engine.requests import Recorder, generation
 
 SLOW = {"steps": [{"text": "x", "wait_s": 0.02}], "repeat": 10_000}
 FATALS: list[str] = []
+CLOSE_S = 4.5  # after 5 s a host kills its process
 
 Start = Callable[..., EngineProcess]
 
@@ -131,7 +132,7 @@ def test_closing_ends_everything_with_service_unavailable(start: Start) -> None:
     first, queued = running(submit(host, "a", 1)), submit(host, "b", 1)
     began = time.monotonic()
     host.close()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < CLOSE_S  # it was not killed
     assert [code(first), code(queued), code(submit(host, "late"))] == ["service_unavailable"] * 3
     assert gone(host.pid)
     host.close()
@@ -156,7 +157,7 @@ def test_closing_while_it_loads_does_not_wait_for_the_load(start: Start) -> None
     host = start(load_s=60, wait=False)
     began = time.monotonic()
     host.close()
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < CLOSE_S
     assert gone(host.pid)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -32,6 +33,23 @@ class RecordingEngine(ScriptedEngine):
         """The token ids of the last request's prompt."""
         ids: list[int] = np.frombuffer(self.last.tokens, dtype="<i4").tolist()
         return ids
+
+
+class HeldEngine(RecordingEngine):
+    """A scripted engine whose requests begin and then stand still until ``going`` is set."""
+
+    def __init__(self, script: Script | None = None) -> None:
+        super().__init__(script)
+        self.going = threading.Event()
+
+    def generate(
+        self, request: GenerationRequest, cancelled: Callable[[], bool], queue_s: float
+    ) -> Iterator[RequestEvent]:
+        events = super().generate(request, cancelled, queue_s)
+        yield next(events)
+        while not self.going.wait(0.01) and not cancelled():
+            pass
+        yield from events
 
 
 def saying(*texts: str, **plays: Play) -> Script:

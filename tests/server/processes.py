@@ -93,6 +93,15 @@ class ServerProcess:
         return self.process.wait(START_TIMEOUT_S)
 
 
+def wait_queued(client: Client, count: int) -> None:
+    """Until so many requests wait for the engine; one that runs and goes on makes it tell."""
+    line = f"\nninfer_requests_waiting {count:.1f}\n".encode()
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while line not in client.get("/metrics").body:
+        assert time.monotonic() < deadline, f"no {count} requests in the queue"
+        time.sleep(0.02)
+
+
 def exists(pid: int) -> bool:
     """Whether a process is still there and not a zombie."""
     try:

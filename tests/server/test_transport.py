@@ -17,8 +17,9 @@ from conformance.http.schemas import check_schema
 from conformance.http.streams import event_data
 from ninfer.engine.scripted import Play, Script, Step
 from tests.server.conftest import MODEL
-from tests.server.engines import RecordingEngine
+from tests.server.engines import HeldEngine, RecordingEngine
 from tests.server.inprocess import serving
+from tests.server.processes import wait_queued
 
 LIMITS = {
     "header_timeout_s": 1.0,
@@ -32,13 +33,13 @@ LIMITS = {
 ENDLESS = Play((Step(text="0123456789abcdef" * 8),), repeat=10**6)
 SLOW = Play((Step(text="x", wait_s=0.02),), repeat=10**6)
 FLOOD = Play((Step(text="x" * 65536, wait_s=0.005),), repeat=10**6)
-SILENT = Play((Step(wait_s=0.5), Step(text="late")))
+SILENT = Play((Step(text="late"),))
 FOREVER = {"max_tokens": 10**6}
 
 
 @pytest.fixture(scope="module")
 def engine() -> RecordingEngine:
-    return RecordingEngine(Script(plays={"1": ENDLESS, "2": SLOW, "3": SILENT, "4": FLOOD}))
+    return RecordingEngine(Script(plays={"1": ENDLESS, "2": SLOW, "4": FLOOD}))
 
 
 @pytest.fixture(scope="module")
@@ -172,11 +173,15 @@ def test_headers_of_a_stream_come_before_its_first_event(client: Client) -> None
         assert header in head
 
 
-def test_a_silent_stream_sends_comments(client: Client) -> None:
-    """During prefill and in the queue; the comment changes no event."""
-    with client.open_chat(seed=3, stream=True) as sock:
-        body = dechunked(read_until(sock, b"0\r\n\r\n"))
-    assert body.count(b": keep-alive\n\n") >= 2
+def test_a_silent_stream_sends_comments(nano: Path) -> None:
+    """During prefill, as long as it takes; the comment changes no event."""
+    engine = HeldEngine(Script(default=SILENT))
+    with serving(nano, engine, MODEL, limits=LIMITS) as client, client.open_chat(stream=True) as sock:
+        received = read_until(sock, b": keep-alive\n\n")
+        while received.count(b": keep-alive\n\n") < 2:
+            received += read_until(sock, b": keep-alive\n\n")
+        engine.going.set()
+        body = dechunked(received + read_until(sock, b"0\r\n\r\n"))
     events = list(event_data(body))
     assert [json.loads(event)["choices"][0]["delta"] for event in events[:-1]] == [
         {"role": "assistant", "content": ""},
@@ -199,23 +204,23 @@ def test_a_stream_in_the_queue_opens_with_a_comment(client: Client) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_frees_the_engine(client: Client, stream: bool) -> None:
-    """While running and while queued; the queued one is never started."""
+    """While running and while queued; both would take minutes."""
     engine_busy = client.open_chat(seed=2, stream=True, **FOREVER)
     read_until(engine_busy, b"reasoning_content")
-    queued = client.open_chat(seed=1, stream=stream, user="never", **FOREVER)
-    time.sleep(0.1)
+    queued = client.open_chat(seed=2, stream=stream, **FOREVER)
+    wait_queued(client, 1)
     queued.close()
     engine_busy.close()
-    began = time.monotonic()
     assert client.chat().status == 200
-    assert time.monotonic() - began < 1
 
 
 def test_a_queued_request_whose_client_left_is_never_started(client: Client, engine: RecordingEngine) -> None:
     with client.open_chat(seed=2, stream=True, **FOREVER) as running:
         read_until(running, b"reasoning_content")
-        client.open_chat(seed=1, max_tokens=123).close()
-        time.sleep(0.1)
+        queued = client.open_chat(seed=1, max_tokens=123)
+        wait_queued(client, 1)
+        queued.close()
+        wait_queued(client, 0)
     assert client.chat().status == 200
     assert not any(request.max_tokens == 123 for request in engine.requests)
 
@@ -224,15 +229,15 @@ def test_a_reader_that_takes_nothing_is_cancelled(client: Client, engine: Record
     """The engine would be busy for minutes; the next request waits for the send deadline only."""
     before = len(engine.requests)
     sock = socket.socket()
+    began = time.monotonic()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     sock.connect(("127.0.0.1", int(client.base_url.rpartition(":")[2])))
     payload = json.dumps(chat_body(seed=4, stream=True, **FOREVER)).encode()
     sock.sendall(post(f"Content-Length: {len(payload)}", payload))
     while len(engine.requests) == before:
         time.sleep(0.01)
-    began = time.monotonic()
     assert client.chat().status == 200
-    assert 1 < time.monotonic() - began < 25
+    assert LIMITS["send_timeout_s"] < time.monotonic() - began < 25
     sock.close()
 
 
@@ -269,7 +274,7 @@ def test_a_flood_leaves_others_their_turn(client: Client) -> None:
         finally:
             ended.set()
             reader.join()
-    assert sorted(read_times)[10] < 0.25, read_times
+    assert sorted(read_times)[10] < 1, read_times
 
 
 def test_deep_bodies_do_not_hold_up_others(client: Client) -> None:
@@ -279,7 +284,7 @@ def test_deep_bodies_do_not_hold_up_others(client: Client) -> None:
         answers = [pool.submit(client.request, "POST", "/v1/chat/completions", deep) for _ in range(4)]
         began = time.monotonic()
         assert client.get("/v1/models").status == 200
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 10
         assert {answer.result().error["code"] for answer in answers} == {"invalid_json"}
 
 

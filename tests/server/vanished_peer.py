@@ -31,15 +31,15 @@ class WatchingHost(InProcessHost):
 
     def __init__(self, play: Play) -> None:
         super().__init__(ScriptedEngine(Script(default=play)))
-        self._seeds: dict[str, str] = {}
+        self.seeds: dict[str, str] = {}
         self.cancelled: dict[str, float] = {}
 
     def submit(self, request: GenerationRequest, sink: EventSink) -> None:
-        self._seeds[request.id] = str(request.sampling.seed)
+        self.seeds[request.id] = str(request.sampling.seed)
         super().submit(request, sink)
 
     def cancel(self, request_id: str) -> None:
-        self.cancelled[self._seeds[request_id]] = time.monotonic()
+        self.cancelled[self.seeds[request_id]] = time.monotonic()
         super().cancel(request_id)
 
 
@@ -59,7 +59,9 @@ def measure(artifact: Path, phases: dict[str, tuple[Play, tuple[str, ...]]]) -> 
             ]
             if name == "decode":
                 read_until(socks[-1], b"reasoning_content")
-        time.sleep(1)
+        while any(set(seeds) != set(hosts[name].seeds.values()) for name, (_, seeds) in phases.items()):
+            time.sleep(0.02)
+        time.sleep(0.5)  # what has been sent is acknowledged
         link("down")
         lost = time.monotonic()
         while time.monotonic() - lost < LONGEST_S:

@@ -59,7 +59,7 @@ class Log:
         """Names of all events but intervals, in order."""
         return [line["event"] for line in self.lines() if line["event"] != "throughput"]
 
-    def wait(self, event: str, count: int = 1, timeout_s: float = 20.0) -> list[Line]:
+    def wait(self, event: str, count: int = 1, timeout_s: float = 60.0) -> list[Line]:
         """The lines of ``event`` once there are ``count``."""
 
         def enough() -> list[Line] | None:
@@ -69,7 +69,7 @@ class Log:
         found: list[Line] = self.until(enough, timeout_s)
         return found
 
-    def until(self, found: Callable[[], Any], timeout_s: float = 20.0) -> Any:
+    def until(self, found: Callable[[], Any], timeout_s: float = 60.0) -> Any:
         deadline = time.monotonic() + timeout_s
         while not (value := found()):
             assert time.monotonic() < deadline, self.lines()[-3:]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,11 +15,15 @@ from typing import Any
 import pytest
 
 from conformance.http.client import Client
+from ninfer.engine.inprocess import InProcessHost
+from ninfer.engine.scripted import Play, Script, Step
 from ninfer.server.main import main
 from tests.server.conftest import MODEL
+from tests.server.engines import RecordingEngine
+from tests.server.inprocess import serving_host
 from tests.server.observe.lines import Log
 from tests.server.observe.terminal import TerminalServer
-from tests.server.processes import ServerProcess, wait_gone
+from tests.server.processes import ServerProcess, wait_gone, wait_queued
 from tests.server.test_process import Begun, error_code
 
 SLOW = {"steps": [{"text": "x", "wait_s": 0.02}], "repeat": 10**6}
@@ -162,15 +166,13 @@ def test_one_line_is_rewritten_while_the_server_starts(nano: Path, tmp_path: Pat
         before = server.screen.rewritten[:]
         assert all("\n" not in text for text in before)
         assert not any("loading weights" in line for line in server.lines)
-        for _ in range(3):
+        asked = 0
+        while len(shown := [line for line in server.lines if " throughput " in line]) < 2:
             client.chat()
+            asked += 1
             time.sleep(0.15)
-        found = server.until(
-            lambda: len([line for line in server.lines if " throughput " in line]) >= 2 and server.lines
-        )
-        shown = [line for line in found if " throughput " in line]
         client.chat()
-        server.until(lambda: len([line for line in server.lines if " done " in line]) == 4)
+        server.until(lambda: len([line for line in server.lines if " done " in line]) == asked + 1)
         assert [line for line in server.lines if line in shown] == shown
 
 
@@ -224,13 +226,12 @@ def test_levels(in_file: InFile, log: Log, nano: Path, capsys: pytest.CaptureFix
 
 def port_of(server: ServerProcess) -> int:
     """The port a silent server listens on."""
-    inodes = set()
-    for entry in Path(f"/proc/{server.process.pid}/fd").iterdir():
-        target = str(entry.readlink())
-        if target.startswith("socket:["):
-            inodes.add(target[8:-1])
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
+        inodes = set()
+        for entry in Path(f"/proc/{server.process.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                inodes.add(str(entry.readlink()).removeprefix("socket:[").removesuffix("]"))
         for row in Path("/proc/net/tcp").read_text().splitlines()[1:]:
             words = row.split()
             if words[9] in inodes and words[3] == "0A":
@@ -269,15 +270,15 @@ def test_one_press_only_asks(in_file: InFile) -> None:
     client = server.wait_ready()
     for expected in (1, 2):
         server.process.send_signal(signal.SIGINT)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while len(records(server, PROMPT)) < expected:
             assert time.monotonic() < deadline
             time.sleep(0.02)
         if expected == 1:
             time.sleep(5.5)
-        assert client.get("/health").status == 200
-    assert all(f" WARNING {PROMPT}" in line for line in records(server, PROMPT))
+            assert client.get("/health").status == 200
     assert server.stop(signal.SIGINT) == 0
+    assert all(f" WARNING {PROMPT}" in line for line in records(server, PROMPT))
 
 
 def test_the_prompt_on_a_terminal_goes_away(terminal: OnTerminal) -> None:
@@ -285,7 +286,7 @@ def test_the_prompt_on_a_terminal_goes_away(terminal: OnTerminal) -> None:
     server.wait_ready()
     server.process.send_signal(signal.SIGINT)
     server.until(lambda: PROMPT in server.lines)
-    server.until(lambda: PROMPT not in server.lines, 8)
+    server.until(lambda: PROMPT not in server.lines)
     assert server.process.poll() is None
 
 
@@ -298,37 +299,42 @@ def test_a_hang_up_stops_at_once(in_file: InFile, number: int) -> None:
     assert PROMPT not in server.log
 
 
-@pytest.mark.clause("STOP-008", "STOP-009", "STOP-010")
-def test_while_stopping_no_connection_is_taken(in_file: InFile) -> None:
-    """The socket closes first: whoever comes while requests are ended is refused."""
+@pytest.mark.clause("STOP-009", "STOP-010")
+def test_a_stop_ends_what_runs_and_what_waits(in_file: InFile) -> None:
     server = in_file()
     client = server.wait_ready()
     running, queued = Begun(client), client.open_chat(seed=1, max_tokens=10**6)
-    address = ("127.0.0.1", int(client.base_url.rpartition(":")[2]))
-    refused: list[float] = []
-
-    def knock() -> None:
-        while server.process.poll() is None:
-            try:
-                socket.create_connection(address, timeout=1).close()
-            except ConnectionRefusedError:
-                refused.append(time.monotonic())
-                return
-            except OSError:  # reset: it stood in the backlog when the socket closed
-                pass
-            time.sleep(0.002)
-
-    time.sleep(0.3)
-    knocker = threading.Thread(target=knock)
+    wait_queued(client, 1)
     server.process.send_signal(signal.SIGTERM)
-    knocker.start()
     assert running.error() == "service_unavailable"
     assert error_code(queued) == (503, "service_unavailable")
-    ended = time.monotonic()
-    knocker.join()
-    assert refused
-    assert refused[0] <= ended
     assert server.process.wait(20) == 0
+
+
+class KnockingHost(InProcessHost):
+    """Knocks at its own server when it is told to end its requests; ``refused`` says how that went."""
+
+    where: tuple[str, int] | None = None
+    refused = False
+
+    def close(self) -> None:
+        if self.where is not None and self.available:
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(self.where, timeout=20)
+            self.refused = True
+        super().close()
+
+
+@pytest.mark.clause("STOP-008")
+def test_while_stopping_no_connection_is_taken(nano: Path) -> None:
+    """The socket closes first: whoever comes while requests are ended is refused."""
+    slow = Play((Step(text="x", wait_s=0.02),), repeat=10**6)
+    host = KnockingHost(RecordingEngine(Script(default=slow)))
+    with serving_host(nano, host, ("--port", "0", *MODEL)) as client:
+        running = Begun(client)
+        host.where = ("127.0.0.1", int(client.base_url.rpartition(":")[2]))
+    assert running.error() == "service_unavailable"
+    assert host.refused
 
 
 @pytest.mark.clause("STOP-017")
