@@ -132,15 +132,18 @@ def _open_gpu(
     chunk = -(-min(settings.prefill_chunk, settings.max_context) // PAGE_TOKENS) * PAGE_TOKENS
     limits = cache_limits(settings, chunk)
     program = open_program(artifact, config, settings, vocabulary, limits, report, publish)
+    served = cast(Program, program)  # the same members
+    speculation = open_speculation(settings.draft, served, tokenizer.special_ids)
     publish(LogRecord("info", describe(limits)))
     return FastWorker(
-        cast(Program, program),  # the same members
+        served,
         tokenizer.token_bytes,
         publish,
         settings.queue_limit_s,
         resources=gpu_resources(program, limits),
+        speculation=speculation,
         limits=limits,
-        page_bytes=memory.page_bytes(config, settings.kv_format),
+        page_bytes=memory.page_bytes(config, settings.kv_format, settings.draft is not None),
         report_scheduling=settings.report_scheduling,
     )
 

@@ -65,7 +65,7 @@ def check_counts(program: GpuProgram) -> None:
     control = program._control
     for table, token in ((0, 3), (1, 4), (0, 5), (0, 6)):
         mine.counts[token] += 1  # committed by the last round, taken in by this one
-        program._set_sampler(0, table, mine, 9, counted=token)
+        program._samplers.step(0, table, mine, 9, token)
         counted = int(control.host_words[0, 3])
         seen = control.counts[table, :VOCABULARY].numpy().copy()
         if counted >= 0:

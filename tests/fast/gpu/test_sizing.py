@@ -14,15 +14,18 @@ from hypothesis import strategies as st
 
 from ninfer.artifact import Artifact
 from ninfer.engine.events import LogRecord
+from ninfer.engine.settings import DraftSettings
 from ninfer.fast.prefix.limits import CacheLimits
 from ninfer.fast.program.gpu import program as program_module
 from ninfer.fast.program.gpu.chunk import Chunk
 from ninfer.fast.program.gpu.control import Control, ControlSizes
+from ninfer.fast.program.gpu.graphs import Graphs
 from ninfer.fast.program.gpu.memory import GpuPages, page_bytes
 from ninfer.fast.program.gpu.open import report_memory, resources_of
 from ninfer.fast.program.gpu.parameters import load_text_model
 from ninfer.fast.program.gpu.program import GpuOptions, GpuProgram, Ledger
 from ninfer.fast.program.gpu.rehearsal import rehearse
+from ninfer.fast.program.gpu.shapes import Families, widths_of
 from ninfer.fast.program.gpu.sizing import Sizing
 from ninfer.fast.program.gpu.weights import GpuLoader
 from ninfer.model.config import TextConfig, parse_text_config
@@ -65,7 +68,7 @@ def test_free_memory_is_asked_for_when_everything_else_is_taken(
 ) -> None:
     steps = []
 
-    def rehearsed(forward: Any, prefill: Any, control: Any, options: Any) -> None:
+    def rehearsed(forward: Any, *others: Any) -> None:
         steps.append("rehearsed" if forward._pages is not None and forward._pages.pages == 1 else "no page")
 
     def free(device: torch.device) -> int:
@@ -104,21 +107,26 @@ class Spy:
     def finish(self, rows: int) -> None:
         self.rounds.append(("finish", rows))
 
+    def fold(self, blocks: int) -> None:
+        self.rounds.append(("fold", blocks))
+
     def head(self, rows: int) -> None:
         self.rounds.append(("head", rows))
 
 
-def test_a_rehearsal_runs_a_whole_chunk_and_every_batch_size() -> None:
-    spy, control = Spy(), Control(ControlSizes(rows=3, tables=4, pages=2, vocabulary=64), CPU)
+def test_a_rehearsal_runs_a_whole_chunk_and_every_shape() -> None:
+    spy, control = Spy(), Control(ControlSizes(rows=12, lanes=3, pages=2, vocabulary=64), CPU)
     control.host_blocks[:] = 9
-    rehearse(cast(Any, spy), cast(Any, spy), control, options_of(lanes=3))
+    families = Families(3, (4,))
+    rehearse(cast(Any, spy), cast(Any, spy), control, families, options_of(lanes=3))
     assert (0, 64) in spy.chunks
     assert (0, 1) in spy.chunks
     assert any(start % 16 for start, _ in spy.chunks)
-    assert {rows for name, rows in spy.rounds if name == "forward"} == {1, 2, 3}
-    assert {rows for name, rows in spy.rounds if name == "finish"} == {1, 2, 3}
+    assert {rows for name, rows in spy.rounds if name == "forward"} == {1, 2, 3, 4, 8, 12}
+    assert {rows for name, rows in spy.rounds if name == "finish"} == {1, 2, 3, 4, 8, 12}
+    assert {blocks for name, blocks in spy.rounds if name == "fold"} == {1, 2, 3}
     assert ("head", 1) in spy.rounds
-    assert control.blocks[:, 3].tolist() == [0, 0, 0], "a rehearsed round commits no state"
+    assert control.blocks[:3, 3].tolist() == [0, 0, 0], "a rehearsed round commits no state"
     assert control.words[:, 2:5].eq(-1).all()
 
 
@@ -161,3 +169,55 @@ def test_a_program_without_a_device_names_none(tmp_path: Path) -> None:
     resources = resources_of(program, limits)
     assert (resources.device_index, resources.device_name, resources.graph_allowance_bytes) == (None, "", 0)
     assert resources.sizing_free_bytes is None
+
+
+@pytest.mark.parametrize("copies", [0, 15])
+def test_shapes_hold_every_round_that_can_come(copies: int) -> None:
+    families = Families(4, widths_of(DraftSettings("mtp", 3, copy_tokens=copies)))
+    for blocks in range(1, 5):
+        for widest in range(1, 1 + max(3, copies) + 1):
+            rows = min(64, blocks * widest)
+            shape = families.choose(rows, blocks, widest)
+            assert shape is not None
+            assert (shape.rows >= rows, shape.blocks, shape.widest >= widest) == (True, blocks, True)
+            assert shape in families.shapes()
+
+
+@pytest.mark.clause("NGRAM-011")
+def test_copies_take_graphs_and_workspace_from_the_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Automatic sizing with copies of 15 against none, on a device of fixed memory."""
+    path = nano_artifact(tmp_path, "dense", mtp=False, recipe="bf16")
+    workspaces: list[int] = []
+
+    class Captured(Graphs):
+        """Graphs are planned for, and nothing is captured."""
+
+        def __init__(self, device: torch.device, enabled: bool) -> None:
+            super().__init__(device, enabled)
+            self.enabled = True
+
+    def rehearsed(forward: Any, prefill: Any, control: Any, *others: Any) -> None:
+        workspaces.append(forward._buffers.workspace.bytes + prefill.bytes + control.bytes)
+
+    monkeypatch.setattr(program_module, "Graphs", Captured)
+    monkeypatch.setattr(program_module, "rehearse", rehearsed)
+    monkeypatch.setattr(program_module, "free_bytes", lambda device: 512 * MIB - workspaces[-1])
+    without, with_copies = (
+        resources_of(
+            program_of(
+                path,
+                options_of(headroom=8 * MIB, widths=widths_of(DraftSettings("mtp", 3, copy_tokens=copies))),
+            )[0],
+            SimpleNamespace(snapshot_slots=0, reuse=True),  # type: ignore[arg-type]
+        )
+        for copies in (0, 15)
+    )
+    # Forward and Finish of each batch size; the copies' Finish of one lane and two.
+    assert with_copies.graph_allowance_bytes - without.graph_allowance_bytes == 4 * (4 << 20)
+    assert workspaces[1] > workspaces[0]
+    lost = with_copies.graph_allowance_bytes - without.graph_allowance_bytes + workspaces[1] - workspaces[0]
+    pages = without.kv_pages - with_copies.kv_pages
+    assert abs(pages - lost / without.kv_page_bytes) < 1
+    assert with_copies.kv_capacity_tokens < without.kv_capacity_tokens

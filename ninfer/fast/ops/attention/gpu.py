@@ -260,7 +260,9 @@ def attend(
     kv_heads = pool.keys.shape[1]
     tiles = triton.cdiv(widest, TILE // (query_heads // kv_heads))
     qk, pv = product_types(activations, pool.key.number)
-    _attend[(count * tiles, kv_heads, SPLITS)](
+    # A split is a page at least.
+    splits = min(SPLITS, tables.shape[1])
+    _attend[(count * tiles, kv_heads, splits)](
         query, blocks, tables, tables.stride(0), pool.keys, pool.key_scales, pool.values, pool.value_scales,
         sums, states, QUERY_HEADS=query_heads, KV_HEADS=kv_heads, D=head_dim, TILES=tiles, BT=tile[0],
         KEY=pool.key.number, VALUE=pool.value.number, QK=qk, PV=pv,

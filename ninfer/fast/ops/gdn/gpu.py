@@ -174,7 +174,7 @@ def _shift(
     position = tl.load(record + 4)
     window = images + slot.to(tl.int64) * image_stride + window_at
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    for back in tl.static_range(1, 4):
+    for back in tl.static_range(1, 5):
         column = columns - back
         if column >= 0:
             x = tl.load(projected + (first_row + column).to(tl.int64) * row_stride + i, mask=i < channels)
@@ -182,7 +182,7 @@ def _shift(
 
 
 def shift(layer: DeltaNet, blocks: Tensor, count: int) -> None:
-    """The last three of the blocks' columns into their lanes' rings."""
+    """The last four of the blocks' columns into their lanes' rings: as single steps leave them."""
     _shift[(count, triton.cdiv(layer.channels, 1024))](
         layer.projected, layer.projected.stride(0), layer.images, layer.images.stride(0), layer.window_at,
         blocks, layer.channels, BLOCK=1024,

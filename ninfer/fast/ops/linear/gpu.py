@@ -27,13 +27,17 @@ _SWIGLU = tl.constexpr(SWIGLU)
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """How one shape class is cut: rows of W a program, parts of K, K of a bf16 step, warps, stages."""
+    """How one shape class is cut: rows of W a program, parts of K, K of a bf16 step, warps, stages.
+
+    ``columns`` is the most of x that a program takes: within 16 a column's result is the same at every width.
+    """
 
     rows: int = 64
     parts: int = 1
     k: int = 128
     warps: int = 4
     stages: int = 3
+    columns: int = 64
 
 
 @triton.jit
@@ -200,7 +204,7 @@ def linear(x: Tensor, matrix: Packed, y: Tensor, tile: Tile, rows: int, epilogue
     parts = tile.parts if epilogue == STORE else 1
     part_stride, y_stride = (y.stride(0), y.stride(1)) if epilogue == STORE else (0, y.stride(0))
     assert epilogue != STORE or y.shape[0] >= parts
-    m = columns_tile(rows, matrix.format)
+    m = columns_tile(min(rows, tile.columns), matrix.format)
     grid = (triton.cdiv(matrix.rows, tile.rows), parts, triton.cdiv(rows, m))
     _linear[grid](
         x, x.stride(0), matrix.words, matrix.high, matrix.scales, matrix.row_scales,

@@ -47,7 +47,8 @@ def _route(
         top = tl.max(left, 0)
         best = tl.min(tl.where(left == top, i, BLOCK), 0)
         kept += tl.exp(top - largest)
-        tl.store(choice + row * CHOSEN + rank, best)
+        # Logits that are no numbers must not lead out of the weights.
+        tl.store(choice + row * CHOSEN + rank, tl.minimum(best, EXPERTS - 1))
         left = tl.where(i == best, -float("inf"), left)
     left = x
     for rank in tl.static_range(CHOSEN):

@@ -6,6 +6,8 @@ Penalty counts live on the device, one row of int32 a lane; the token that a row
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -16,7 +18,7 @@ from ninfer.fast.ops.select.contract import CANDIDATES, DEAD_END, NOT_A_NUMBER
 SLICE = 2048
 # One row's sampler: float64 words, then int64 words.
 TEMPERATURE, TOP_P, MIN_P, PRESENCE, FREQUENCY, TOP_K, SPARE, SPARE_2, NUMBERS = range(9)
-SEED, PLACE, COUNTS, COUNTED, MASK, SPARE_3, SPARE_4, SPARE_5, WORDS = range(9)
+SEED, PLACE, COUNTS, COUNTED, MASK, EARLIER, SPARE_3, SPARE_4, WORDS = range(9)
 
 _R = spec.document("sampling")["randomness"]
 _MULTIPLIERS = tuple(tl.constexpr(int(m)) for m in _R["multipliers"])
@@ -29,6 +31,15 @@ _DEAD_END, _NOT_A_NUMBER = tl.constexpr(DEAD_END), tl.constexpr(NOT_A_NUMBER)
 _NONE = tl.constexpr(-(2**63))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Earlier:
+    """Tokens that come before a draw: number n of row r is element r · ``stride`` + n · ``step``."""
+
+    tokens: Tensor
+    stride: int
+    step: int
+
+
 @triton.jit
 def _key(value, ids):
     bits = tl.where(value == 0, 0.0, value).to(tl.int32, bitcast=True)
@@ -39,7 +50,7 @@ def _key(value, ids):
 @triton.jit
 def _scan(
     logits, logits_stride, numbers, words, counts, counts_stride, masks, mask_stride, vocabulary, best, flags,
-    slices, BLOCK: tl.constexpr,
+    slices, earlier, earlier_stride, earlier_step, names, NAMED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row, piece = tl.program_id(0), tl.program_id(1)
     sampler, whole = numbers + row * _NUMBERS, words + row * _WORDS
@@ -48,9 +59,13 @@ def _scan(
     value = tl.load(logits + row.to(tl.int64) * logits_stride + ids, mask=allowed, other=0)
     lane, counted, mask = tl.load(whole + 2), tl.load(whole + 3), tl.load(whole + 4)
     if lane >= 0:
-        at = counts + lane * counts_stride + ids
-        seen = tl.load(at, mask=allowed, other=0) + (ids == counted).to(tl.int32)
-        tl.store(at, seen, mask=allowed & (ids == counted))
+        name = tl.load(names + ids, mask=allowed, other=0) if NAMED else ids
+        at = counts + lane * counts_stride + name
+        seen = tl.load(at, mask=allowed, other=0) + (name == counted).to(tl.int32)
+        tl.store(at, seen, mask=allowed & (name == counted))
+        for index in range(tl.load(whole + 5).to(tl.int32)):
+            before = tl.load(earlier + row * earlier_stride + index * earlier_step)
+            seen += (name == before).to(tl.int32)
         presence = tl.load(sampler + 3).to(tl.float32)
         frequency = tl.load(sampler + 4).to(tl.float32)
         value = value - (tl.where(seen > 0, presence, 0.0) + frequency * seen.to(tl.float32))
@@ -159,19 +174,24 @@ def slices_of(vocabulary: int) -> int:
 def select(
     logits: Tensor, numbers: Tensor, words: Tensor, counts: Tensor, masks: Tensor, vocabulary: int,
     best: Tensor, flags: Tensor, drawn: Tensor, rows: int,
+    earlier: Earlier | None = None, names: Tensor | None = None,
 ) -> None:  # fmt: skip
     """The tokens of ``rows`` rows of ``logits`` [rows.., ≥ vocabulary] float32 to ``drawn`` [rows..] int32.
 
     Shapes: ``numbers`` [rows.., NUMBERS] float64 and ``words`` [rows.., WORDS] int64 (COUNTS: lane or −1,
     COUNTED: id to count or −1, MASK: row of ``masks`` or −1), ``counts`` [lanes, ≥ vocabulary] int32,
     ``masks`` [rows.., ≥ vocabulary / 32] int32; scratch ``best`` [rows.., slices, CANDIDATES] int64,
-    ``flags`` [rows.., slices] int32.
+    ``flags`` [rows.., slices] int32. A row with penalties counts its first EARLIER (a word) tokens of
+    ``earlier`` too; COUNTED is for rows that no other row's counts meet. ``names`` [vocabulary] are the ids
+    of the logits' columns where these are not the ids themselves.
     """
     slices = slices_of(vocabulary)
+    before = Earlier(words, 0, 0) if earlier is None else earlier
     _scan[(rows, slices)](
         logits, logits.stride(0), numbers, words, counts, counts.stride(0), masks, masks.stride(0),
         vocabulary,
-        best, flags, slices, BLOCK=SLICE, num_warps=4,
+        best, flags, slices, before.tokens, before.stride, before.step, words if names is None else names,
+        NAMED=names is not None, BLOCK=SLICE, num_warps=4,
         enable_fp_fusion=False,  # every penalty operation is rounded
     )  # fmt: skip
     _draw[(rows,)](

@@ -86,6 +86,8 @@ class RoundBuffers:
             self.query = make("query", (rows, a.query_heads, a.head_dim), query)
             self.split_sums = make("split_sums", (rows, a.query_heads, SPLITS, a.head_dim), torch.float32)
             self.split_states = make("split_states", (rows, a.query_heads, SPLITS, 2), torch.float32)
+            # What padding rows merge must be numbers.
+            self.split_states.fill_(1)
         if config.gdn is not None:
             self.mixed = make(
                 "mixed", (rows, padded(config.gdn.value_heads * config.gdn.value_dim, STEP)), activations

@@ -17,27 +17,20 @@ from ninfer.fast.ops.linear.gpu import SWIGLU, Tile, embed, linear
 from ninfer.fast.ops.linear.packing import Packed
 from ninfer.fast.ops.moe import gpu as moe
 from ninfer.fast.ops.rms_norm.gpu import Sums, combine
+from ninfer.fast.ops.rows.gpu import keep_last
 from ninfer.fast.ops.select import gpu as select
 from ninfer.fast.program.gpu.buffers import RoundBuffers
 from ninfer.fast.program.gpu.control import Control
 from ninfer.fast.program.gpu.memory import GpuPages, GpuStates
 from ninfer.fast.program.gpu.parameters import AttentionPart, GdnPart, Layer, MixturePart, TextModel
+from ninfer.fast.program.gpu.shapes import Shape
 from ninfer.fast.program.gpu.tiles import TileTable
 from ninfer.fast.program.gpu.weights import Projection
 from ninfer.model.config import AttentionConfig, TextConfig, rotary_axis
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What a launch sequence is fixed to: rows, blocks, and columns of the widest block."""
-
-    rows: int
-    blocks: int
-    widest: int = 1
-
-
 @dataclass(slots=True, eq=False)
-class _Pending:
+class Pending:
     """What the next norm adds to the residual stream first."""
 
     sums: Sums | None = None
@@ -56,7 +49,10 @@ class Rotary:
 
 
 class Forward:
-    """The launches of one model over its buffers. ``records``: keep what ``fold`` replays, per layer."""
+    """The launches of one model over its buffers.
+
+    ``records``: keep what ``fold`` replays, per layer. ``keeps``: each lane's last row stays in its image.
+    """
 
     def __init__(
         self,
@@ -68,8 +64,9 @@ class Forward:
         control: Control,
         tiles: TileTable,
         records: bool,
+        keeps: bool = False,
     ) -> None:
-        self._config, self._model = config, model
+        self._config, self._model, self._keeps = config, model, keeps
         self._states, self._pages = states, pages
         self._buffers, self._control, self._tiles = buffers, control, tiles
         self._records = records
@@ -126,26 +123,32 @@ class Forward:
         """Take in the rows of the control tables; their logits."""
         b = self._buffers
         embed(self._control.rows[:, 0], self._model.embedding, b.hidden, shape.rows)
-        pending = _Pending()
+        pending = Pending()
         for index, layer in enumerate(self._model.layers):
             self._norm(pending, layer.input_norm, shape.rows)
             mixed = self._mixer(index, layer, shape)
             output = layer.attention.output if layer.attention is not None else self._gdn_output(layer)
-            pending = _Pending(self._multiply(mixed, output, b.sums, shape.rows))
+            pending = Pending(self._multiply(mixed, output, b.sums, shape.rows))
             self._norm(pending, layer.post_norm, shape.rows)
             pending = self._feed_forward(layer, shape.rows)
         self._head(pending, shape.rows)
+        self._keep_last(shape.blocks)
+
+    def _keep_last(self, blocks: int) -> None:
+        if self._keeps:
+            images, at = self._states.images, self._states.hidden_at
+            keep_last(self._buffers.hidden, images, at, self._control.blocks, blocks)
 
     def head(self, rows: int) -> None:
         """The logits of residual rows that lie in ``hidden`` already (after prefill)."""
-        self._head(_Pending(), rows)
+        self._head(Pending(), rows)
 
-    def _head(self, pending: _Pending, rows: int) -> None:
+    def _head(self, pending: Pending, rows: int) -> None:
         self._norm(pending, self._model.final_norm, rows)
         tile = self._tiles.tile(self._model.head, "head")
         linear(self._buffers.normed, self._model.head, self._buffers.logits, replace(tile, parts=1), rows)
 
-    def _norm(self, pending: _Pending, weight: Tensor, rows: int) -> None:
+    def _norm(self, pending: Pending, weight: Tensor, rows: int) -> None:
         b, eps = self._buffers, self._config.rms_eps
         combine(b.hidden, pending.sums, pending.shared, pending.score, weight, b.normed, eps, rows)
 
@@ -180,14 +183,21 @@ class Forward:
         gdn.delta(net, self._control.blocks, self._buffers.mixed, shape.blocks)
         return self._buffers.mixed
 
-    def _attention(self, index: int, part: AttentionPart, shape: Shape) -> Tensor:
+    def _append(self, index: int, part: AttentionPart, rows: int) -> attention.Heads:
+        """Keys and values of normed rows into their lanes' pages."""
         b, control = self._buffers, self._control
         assert self._pages is not None
-        pool = self._pages.layers[index]
         projected = b.projected(part.inputs.columns)
-        self._project(part.inputs, projected, shape.rows)
+        self._project(part.inputs, projected, rows)
         heads = self.heads(part, projected)
-        attention.append(heads, pool, control.rows, control.tables, b.query, shape.rows)
+        attention.append(heads, self._pages.layers[index], control.rows, control.tables, b.query, rows)
+        return heads
+
+    def _attention(self, index: int, part: AttentionPart, shape: Shape) -> Tensor:
+        b, control = self._buffers, self._control
+        heads = self._append(index, part, shape.rows)
+        assert self._pages is not None
+        pool = self._pages.layers[index]
         attention.attend(
             b.query, pool, control.blocks, control.tables, b.split_sums, b.split_states, shape.blocks,
             shape.widest, self._activations,
@@ -197,11 +207,11 @@ class Forward:
         )
         return b.attended
 
-    def _feed_forward(self, layer: Layer, rows: int) -> _Pending:
+    def _feed_forward(self, layer: Layer, rows: int) -> Pending:
         b = self._buffers
         if layer.dense is not None:
             self._swiglu(layer.dense.inputs, b.product, rows)
-            return _Pending(self._multiply(b.product, layer.dense.output, b.sums, rows))
+            return Pending(self._multiply(b.product, layer.dense.output, b.sums, rows))
         assert layer.mixture is not None
         return self._mixture(layer.mixture, rows)
 
@@ -209,7 +219,7 @@ class Forward:
         tile = self._tiles.tile(matrix, "wide" if matrix.rows >= 8192 else "gated")
         linear(self._buffers.normed, matrix, product, replace(tile, parts=1), rows, SWIGLU)
 
-    def _mixture(self, part: MixturePart, rows: int) -> _Pending:
+    def _mixture(self, part: MixturePart, rows: int) -> Pending:
         b, config = self._buffers, self._config.moe
         assert config is not None
         tile = self._small(part.router)
@@ -232,7 +242,7 @@ class Forward:
             self._tiles.tile(part.outputs.matrix, "expert_out"), rows,
         )  # fmt: skip
         sums = Sums(b.expert_sums.transpose(0, 1), b.strengths)
-        return _Pending(sums, shared.parts, router[:, :, config.experts])
+        return Pending(sums, shared.parts, router[:, :, config.experts])
 
     def _small(self, projection: Projection) -> Tile:
         """One tile for all matrices of a projection in parts: their parts must agree."""
@@ -242,8 +252,9 @@ class Forward:
     # --- Finish and fold -----------------------------------------------------------------------------
 
     def finish(self, rows: int) -> None:
-        """Draw from the logits of the first rows."""
+        """Draw from the logits of the first rows; a column's drafts are the tokens of the rows before it."""
         b, c = self._buffers, self._control
+        width = c.rows.stride(0)
         select.select(
             b.logits[0],
             c.numbers,
@@ -255,6 +266,7 @@ class Forward:
             b.flags,
             b.drawn,
             rows,
+            select.Earlier(c.rows, width, -width),
         )
 
     def fold(self, blocks: int) -> None:
@@ -263,3 +275,4 @@ class Forward:
         for net in self._delta_nets.values():
             gdn.delta(net, self._control.blocks, self._buffers.mixed, blocks, fold=True)
             gdn.shift(net, self._control.blocks, blocks)
+        self._keep_last(blocks)

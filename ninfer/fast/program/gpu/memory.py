@@ -1,7 +1,8 @@
 """KV pages and state images on a device; who owns each is the program's business.
 
 Pools are tensors [pages, KV heads, 64, words] per attention layer; an image is one row of float32: per Gated
-DeltaNet layer a ring of the last four inputs, then the recurrent state. With its pages it is a whole prefix.
+DeltaNet layer a ring of the last four inputs, then the recurrent state, and the last residual row. With its
+pages it is a whole prefix.
 """
 
 from __future__ import annotations
@@ -20,23 +21,33 @@ from ninfer.model.config import AttentionConfig, TextConfig
 _ALIGNMENT = 256  # bytes, as the device's allocator aligns
 
 
-def page_bytes(config: TextConfig, kv_format: str) -> int:
-    """Bytes of one page over all attention layers; 0 for a model without attention."""
+def page_bytes(config: TextConfig, kv_format: str, mtp: bool = False) -> int:
+    """Bytes of one page over all attention layers, the MTP head's too; 0 for a model without attention."""
     if config.attention is None:
         return 0
     row = sum(encoding(kv_format, role, config.attention.head_dim).row_bytes for role in ("key", "value"))
-    return config.layer_types.count("full_attention") * config.attention.kv_heads * PAGE * row
+    layers = config.layer_types.count("full_attention") + mtp
+    return layers * config.attention.kv_heads * PAGE * row
+
+
+def mtp_layer(config: TextConfig) -> int:
+    """The number under which pages keep the prediction head's keys and values: behind the layers'."""
+    return len(config.layer_types)
 
 
 class GpuPages(PageOwners):
-    """``pages`` pages over all attention layers in one KV format."""
+    """``pages`` pages over all attention layers in one KV format.
+
+    Page ``scratch`` lies behind them and takes what nobody reads.
+    """
 
     def __init__(
         self, config: AttentionConfig, layers: list[int], pages: int, kv_format: str, device: torch.device
     ) -> None:
         super().__init__(pages)
+        self.scratch = pages
         key, value = (encoding(kv_format, role, config.head_dim) for role in ("key", "value"))
-        rows = (pages, config.kv_heads, PAGE)
+        rows = (pages + 1, config.kv_heads, PAGE)
         # One allocation: the device's allocator would round each of the four planes of a layer up by itself.
         planes = (
             (key.words, key.word_type), (key.scales, key.scale_type),
@@ -78,7 +89,8 @@ class GpuStates:
             size += TAPS * config.gdn.channels
             self.state_at[layer] = size
             size += config.gdn.value_heads * config.gdn.key_dim * config.gdn.value_dim
-        self.images = torch.zeros((slots, max(size, 4)), dtype=torch.float32, device=device)
+        self.hidden_at = size
+        self.images = torch.zeros((slots, size + config.hidden), dtype=torch.float32, device=device)
         self.slots = slots
         self._free = list(range(slots))[::-1]
 

@@ -19,8 +19,10 @@ from ninfer.fast.ops.attention.gpu import PAGE
 from ninfer.fast.prefix.limits import CacheLimits
 from ninfer.fast.program.gpu.device import device_of, environment, free_bytes, sync_mode
 from ninfer.fast.program.gpu.memory import page_bytes
+from ninfer.fast.program.gpu.mtp_weights import load_mtp_model
 from ninfer.fast.program.gpu.parameters import load_text_model
 from ninfer.fast.program.gpu.program import GpuOptions, GpuProgram
+from ninfer.fast.program.gpu.shapes import widths_of
 from ninfer.fast.program.gpu.weights import GpuLoader
 from ninfer.model.config import TextConfig
 
@@ -38,14 +40,15 @@ def open_program(
 ) -> GpuProgram:
     """A program on ``settings.device``, its kernels compiled and its graphs captured.
 
-    Errors: ``OptionError`` for ``--device``, ``--spec`` and a KV capacity that cannot hold one request.
+    Errors: ``OptionError`` for ``--device``, ``--lm-head-draft`` and a KV capacity that cannot hold one
+    request.
     """
-    if settings.draft is not None:
-        raise OptionError("--spec", "drafting does not work on a GPU yet; leave it out")
     device = device_of(settings.device)
     torch.cuda.set_device(device)
     capacity = settings.kv_capacity
-    model = load_text_model(GpuLoader(artifact, device, listener), config)
+    loader, draft = GpuLoader(artifact, device, listener), settings.draft
+    model = load_text_model(loader, config)
+    head = None if draft is None else load_mtp_model(loader, config, model, draft.proposal_head)
     context_pages = pages_for(settings.max_context)
     options = GpuOptions(
         lanes=settings.lanes,
@@ -57,10 +60,12 @@ def open_program(
         snapshot_slots=limits.snapshot_slots,
         headroom=settings.vram_headroom_mib << 20,
         graphs=settings.cuda_graph,
+        widths=widths_of(draft),
+        mtp=draft is not None,
         deterministic=settings.deterministic,
         sync=sync_mode(),
     )
-    program = GpuProgram(model, config, options, device)
+    program = GpuProgram(model, config, options, device, head)
     check_capacity(program.options.pages or 0, settings.max_context)
     program.warm_up()
     report_memory(program, publish)
@@ -125,7 +130,7 @@ def resources_of(program: GpuProgram, limits: CacheLimits) -> EngineResources:
         kv_format=options.kv_format,
         kv_capacity_tokens=pages * PAGE,
         kv_page_tokens=PAGE,
-        kv_page_bytes=page_bytes(program.config, options.kv_format),
+        kv_page_bytes=page_bytes(program.config, options.kv_format, options.mtp),
         kv_pages=pages,
         prefill_chunk=options.prefill_chunk,
         state_slots=program.states.slots,

@@ -98,9 +98,14 @@ class TextModel:
     @property
     def bytes(self) -> int:
         """Memory of every matrix and vector."""
-        seen: dict[int, int] = {}
-        _collect(self, seen)
-        return sum(seen.values())
+        return memory_of(self)
+
+
+def memory_of(*parts: object) -> int:
+    """Bytes of every matrix and vector in ``parts``, shared ones once."""
+    seen: dict[int, int] = {}
+    _collect(parts, seen)
+    return sum(seen.values())
 
 
 def _collect(value: object, seen: dict[int, int]) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,20 +21,27 @@ from ninfer.fast.memory.lanes import Lane, LaneMemory, pages_for
 from ninfer.fast.memory.pages import PageOwners
 from ninfer.fast.memory.states import StateImages
 from ninfer.fast.ops.attention.encodings import BF16, encoding
-from ninfer.fast.ops.select.gpu import unsigned_to_signed
 from ninfer.fast.program.gpu.buffers import RoundBuffers, Sizes
 from ninfer.fast.program.gpu.chunk import Chunk, Prefill
 from ninfer.fast.program.gpu.control import Control, ControlSizes
 from ninfer.fast.program.gpu.device import Waiter, architecture, free_bytes
-from ninfer.fast.program.gpu.forward import Forward, Shape
+from ninfer.fast.program.gpu.forward import Forward
 from ninfer.fast.program.gpu.graphs import Graphs, allowance
-from ninfer.fast.program.gpu.memory import GpuPages, GpuStates, page_bytes
-from ninfer.fast.program.gpu.parameters import TextModel
+from ninfer.fast.program.gpu.memory import GpuPages, GpuStates, mtp_layer, page_bytes
+from ninfer.fast.program.gpu.mtp import MtpForward
+from ninfer.fast.program.gpu.mtp_lanes import GpuMtpLanes
+from ninfer.fast.program.gpu.mtp_weights import MtpModel
+from ninfer.fast.program.gpu.parameters import TextModel, memory_of
 from ninfer.fast.program.gpu.rehearsal import rehearse
+from ninfer.fast.program.gpu.samplers import Samplers
+from ninfer.fast.program.gpu.shapes import Families, Shape, pair_rows
 from ninfer.fast.program.gpu.sizing import Sizing
 from ninfer.fast.program.gpu.tiles import TileTable
+from ninfer.fast.program.gpu.verify import Verifier
 from ninfer.model.config import TextConfig
-from ninfer.sampling.parameters import SamplingParameters
+
+if TYPE_CHECKING:
+    from ninfer.fast.program.verify import Block
 
 Tokens = npt.NDArray[np.int32]
 
@@ -43,8 +50,9 @@ Tokens = npt.NDArray[np.int32]
 class GpuOptions:
     """Sizes fixed at start-up. ``pages`` None: as many as leave ``headroom`` bytes of the device free.
 
-    ``snapshot_slots`` state images lie beyond those of the lanes. ``columns`` is the widest round;
-    ``records`` keeps what verification needs. ``activations`` is bf16 but in the interpreter.
+    ``snapshot_slots`` state images lie beyond those of the lanes. ``columns`` is the widest round at least;
+    ``records`` keeps what verification needs, as do ``widths`` of verification blocks, which get graphs of
+    their own. ``activations`` is bf16 but in the interpreter.
     """
 
     lanes: int
@@ -58,7 +66,8 @@ class GpuOptions:
     columns: int = 16
     graphs: bool = True
     records: bool = False
-    deterministic: bool = True
+    widths: tuple[int, ...] = ()
+    deterministic: bool = False
     sync: str = "spin"
     activations: torch.dtype = torch.bfloat16
     mtp: bool = False
@@ -88,54 +97,83 @@ class GpuProgram:
     """
 
     def __init__(
-        self, model: TextModel, config: TextConfig, options: GpuOptions, device: torch.device
+        self,
+        model: TextModel,
+        config: TextConfig,
+        options: GpuOptions,
+        device: torch.device,
+        head: MtpModel | None = None,
     ) -> None:
-        self.config, self.device, self._model = config, device, model
-        tiles = TileTable(architecture(device))
+        assert options.mtp == (head is not None)
+        self.config, self.device, self._model, self._head = config, device, model, head
+        tiles = TileTable(architecture(device), options.deterministic)
         # Keys of 16 bits are met by queries of the activation type, codes by fp16.
         query = options.activations
         attention = [i for i, kind in enumerate(config.layer_types) if kind == "full_attention"]
+        if options.mtp:
+            attention.append(mtp_layer(config))
         if config.attention is not None:
             key = encoding(options.kv_format, "key", config.attention.head_dim)
             if key.number != BF16 and options.activations == torch.bfloat16:
                 query = torch.float16
         self.states = GpuStates(config, options.lanes + options.snapshot_slots, device)
-        rows = max(options.columns, options.lanes)
-        table_pages = pages_for(options.max_context)
-        # The last table is prefill's.
-        self._control = Control(ControlSizes(rows, options.lanes + 1, table_pages, config.vocab), device)
-        self._counted: list[object] = [None] * (options.lanes + 1)
+        self._families = Families(options.lanes, options.widths)
+        rows = max(options.columns, self._families.rows)
+        # Drafts may lie a page beyond the last context.
+        table_pages = pages_for(options.max_context) + options.mtp
+        control = ControlSizes(rows, options.lanes, table_pages, config.vocab)
+        self._control = Control(control, device)
+        self._samplers = Samplers(self._control, options.lanes + 1, self._control.prompts, device)
         sizes = Sizes(rows, parts=16, small_parts=16, vocabulary=options.vocabulary)
         self._buffers = RoundBuffers(config, sizes, options.activations, query, device)
         # The pages come last: their number is what is left.
         self.pages: GpuPages | None = None
         self._forward = Forward(
-            config, model, self.states, None, self._buffers, self._control, tiles, options.records
-        )
+            config, model, self.states, None, self._buffers, self._control, tiles,
+            options.records or bool(options.widths), options.mtp,
+        )  # fmt: skip
         self._prefill = Prefill(
             config, model, self._forward, None, self._control.tables, tiles, options.prefill_chunk,
             options.activations, query, device,
         )  # fmt: skip
         self._graphs = Graphs(device, options.graphs)
         self._waiter = Waiter(device, options.sync)
-        # Families Forward and Finish, each batch size; one topology class without speculation.
-        self.graph_allowance = allowance(2 * options.lanes if self._graphs.enabled else 0)
+        self.mtp: GpuMtpLanes | None = None
+        if head is not None:
+            records = Control(control, device, self._control)
+            self._drafts = MtpForward(
+                config,
+                head,
+                model,
+                self.states,
+                self._buffers,
+                records,
+                tiles,
+            )
+            self.mtp = GpuMtpLanes(
+                self._drafts, self._graphs, self._control, records, self._samplers, self.states, self._waiter,
+                self._buffers.hidden, options.prefill_chunk,
+            )  # fmt: skip
+        executables = self._families.graphs(pair_rows(rows) if options.mtp else ())
+        self.graph_allowance = allowance(executables if self._graphs.enabled else 0)
         self.sizing: Sizing | None = None
         pages = options.pages
         if pages is None:
             # One page serves a rehearsal, after which everything else that takes memory has taken it.
             self._take_pages(1, options, attention)
-            rehearse(self._forward, self._prefill, self._control, options)
+            self._rehearse(options)
             self._waiter.wait()
-            per_page = page_bytes(config, options.kv_format)
+            per_page = page_bytes(config, options.kv_format, options.mtp)
             self.sizing = Sizing(free_bytes(device), options.headroom, self.graph_allowance, per_page)
             pages = self.sizing.pages if per_page else pages_for(options.max_context) * options.lanes
         self._take_pages(pages, options, attention)
         owners = PageOwners(pages) if self.pages is None else self.pages
         self.memory = LaneMemory(cast(StateImages, self.states), owners, options.max_context)
-        self.mtp = None
         self.options = replace(options, pages=pages)
         self._drawn = torch.zeros(rows, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self._verifier = Verifier(
+            self._forward, self._graphs, self._control, self._samplers, self._families, self._finish
+        )
         self.last_unit = (0.0, 0.0)
 
     def _take_pages(self, pages: int, options: GpuOptions, layers: list[int]) -> None:
@@ -146,18 +184,25 @@ class GpuProgram:
         self._forward.set_pages(self.pages)
         self._prefill.set_pages(self.pages)
         self._prefill.expand_pages(pages_for(options.max_context))
+        self._control.set_scratch(self.pages.scratch)
+        if self.mtp is not None:
+            self._drafts.set_pages(self.pages)
+
+    def _rehearse(self, options: GpuOptions) -> None:
+        rehearse(self._forward, self._prefill, self._control, self._families, options)
+        if self.mtp is not None:
+            self.mtp.rehearse(options.lanes, capture=False)
 
     @property
     def ledger(self) -> Ledger:
         """What the program holds."""
         kv = 0
         if self.pages is not None:
-            kv = self.pages.pages * page_bytes(self.config, self.options.kv_format)
+            kv = self.pages.pages * page_bytes(self.config, self.options.kv_format, self.options.mtp)
         workspace = self._buffers.workspace.bytes + self._prefill.bytes + self._control.bytes
+        weights = self._model.bytes if self._head is None else memory_of(self._model, self._head)
         states = self.states.slots * self.states.image_bytes
-        return Ledger(
-            self._model.bytes, states, kv, workspace, self.graph_allowance, self._graphs.measured_bytes
-        )
+        return Ledger(weights, states, kv, workspace, self.graph_allowance, self._graphs.measured_bytes)
 
     # --- lanes -------------------------------------------------------------------------------------
 
@@ -175,6 +220,7 @@ class GpuProgram:
 
     def close_lane(self, lane: Lane) -> None:
         """Give a lane's memory back."""
+        self._control.release(lane)
         self.memory.close(lane)
 
     # --- computing ---------------------------------------------------------------------------------
@@ -186,9 +232,11 @@ class GpuProgram:
         """
         assert 0 < len(tokens) <= self.options.prefill_chunk
         launched = time.monotonic()
-        table = self.options.lanes
+        table = self._control.prompts
         self._control.set_table(table, lane.block_table, pages_for(lane.frontier + len(tokens)))
         row = self._prefill.run(Chunk(tokens, axes, lane.frontier, table, lane.slot))
+        if self.mtp is not None:
+            self.mtp.prefilled(lane, lane.frontier, tokens, axes, self._prefill.hidden)
         self._waiter.wait()
         self.last_unit = (launched, time.monotonic())
         # Media span fewer positions than tokens: what follows counts on from the largest one so far.
@@ -200,8 +248,9 @@ class GpuProgram:
     def first(self, lane: Lane, row: Tensor, sampler: Any) -> int:
         """The token after a finished prefill whose last residual row is ``row``."""
         launched = time.monotonic()
+        self._take_pairs()
         self._buffers.hidden[0].copy_(row)
-        self._set_sampler(0, self.options.lanes, sampler, lane.frontier, counted=-1)
+        self._samplers.step(0, self._control.prompts, sampler, lane.frontier, -1)
         self._control.upload()
         self._graphs.run(("head", 1), partial(self._forward.head, 1))
         drawn = self._finish(1)[0]
@@ -215,53 +264,63 @@ class GpuProgram:
         """
         count = len(rows)
         assert 0 < count <= len(self._control.host_rows)
+        self._take_pairs()
         host_rows, host_blocks = self._control.host_rows, self._control.host_blocks
         for index, row in enumerate(rows):
             lane = row.lane
             place, axis = lane.frontier, lane.frontier + lane.shift
-            host_rows[index] = (row.token, place, axis, axis, axis, index, index, place)
-            host_blocks[index] = (index, 1, lane.slot, 1, place, index, 0, 0)
-            self._control.set_table(index, lane.block_table, pages_for(place + 1))
-            self._set_sampler(index, index, row.sampler, place + 1, counted=row.token)
+            table = self._control.table_of(lane)
+            host_rows[index] = (row.token, place, axis, axis, axis, table, index, place)
+            host_blocks[index] = (index, 1, lane.slot, 1, place, table, 0, 0)
+            self._control.set_table(table, lane.block_table, pages_for(place + 1))
+            self._samplers.step(index, table, row.sampler, place + 1, row.token)
         launched = time.monotonic()
         self._control.upload()
         shape = Shape(count, count)
-        self._graphs.run(("forward", count), partial(self._forward.forward, shape))
+        self._graphs.run(("forward", shape), partial(self._forward.forward, shape))
         drawn = self._finish(count)
         self.last_unit = (launched, time.monotonic())
         for row in rows:
             row.lane.frontier += 1
         return drawn
 
+    def verify(self, blocks: Sequence[Block]) -> list[Tokens]:
+        """The target's draw after every column of some lanes, at most 64 columns in all; then ``commit``.
+
+        Errors: none of its own; a drawn value below 0 is no token.
+        """
+        launched = time.monotonic()
+        self._take_pairs()
+        drawn = self._verifier.run(blocks)
+        self.last_unit = (launched, time.monotonic())
+        return drawn
+
+    def commit(self, blocks: Sequence[Block], counts: Sequence[int]) -> None:
+        """Take in the first ``counts`` columns of the blocks just verified, bit for bit as single steps."""
+        self._verifier.commit(blocks, counts)
+
+    def _take_pairs(self) -> None:
+        """What the head is to know of the last Forward's rows, which the next one overwrites."""
+        if self.mtp is not None:
+            self.mtp.flush()
+
+    def hidden(self, first: int, rows: int) -> Tensor:
+        """Residual rows [rows, H] of the last Forward, on the device; the next one overwrites them."""
+        return self._buffers.hidden[first : first + rows]
+
     def logits(self, rows: int) -> npt.NDArray[np.float32]:
         """The last Forward's logits [rows, vocabulary] (tests and scoring)."""
         logits: npt.NDArray[np.float32] = self._buffers.logits[0, :rows].cpu().clone().numpy()
         return logits
 
-    def _finish(self, rows: int) -> list[int]:
-        self._graphs.run(("finish", rows), partial(self._forward.finish, rows))
+    def _finish(self, rows: int, launched: int = 0) -> list[int]:
+        """The draws of ``rows`` of the ``launched`` rows (0: of all)."""
+        launched = launched or rows
+        self._graphs.run(("finish", launched), partial(self._forward.finish, launched))
         self._drawn[:rows].copy_(self._buffers.drawn[:rows], non_blocking=True)
         self._waiter.wait()
         drawn: list[int] = self._drawn[:rows].tolist()
         return drawn
-
-    def _set_sampler(self, index: int, table: int, sampler: Any, position: int, counted: int) -> None:
-        p: SamplingParameters = sampler.parameters
-        self._control.host_numbers[index, :6] = (
-            p.temperature, p.top_p, p.min_p, p.presence_penalty, p.frequency_penalty, p.top_k
-        )  # fmt: skip
-        penalised = bool(p.presence_penalty or p.frequency_penalty)
-        for other, known in enumerate(self._counted):
-            if known is sampler and other != table:
-                # The sequence goes on here: what was counted for it elsewhere grows old.
-                self._counted[other] = None
-        if penalised and (self._counted[table] is not sampler or table == self.options.lanes):
-            # The counts include the token that this round takes in.
-            self._control.set_counts(table, sampler.counts)
-            self._counted[table], counted = sampler, -1
-        self._control.host_words[index, :5] = (
-            unsigned_to_signed(p.seed), position, table if penalised else -1, counted, -1
-        )  # fmt: skip
 
     def dry_wide(self) -> None:
         """Launch a wide verification and its fold over whatever the control tables hold (compile checks)."""
@@ -300,14 +359,19 @@ class GpuProgram:
 
     def warm_up(self) -> None:
         """Compile every kernel of a prefill and of rounds, and capture the rounds' graphs."""
-        rehearse(self._forward, self._prefill, self._control, self.options)
-        for rows in range(1, self.options.lanes + 1):
-            shape = Shape(rows, rows)
-            self._graphs.run(("forward", rows), partial(self._forward.forward, shape))
+        self._rehearse(self.options)
+        shapes = self._families.shapes()
+        for shape in shapes:
+            self._graphs.run(("forward", shape), partial(self._forward.forward, shape))
+        for rows in sorted({shape.rows for shape in shapes}):
             self._graphs.run(("finish", rows), partial(self._forward.finish, rows))
+        for blocks in self._families.folds:
+            self._graphs.run(("fold", blocks), partial(self._forward.fold, blocks))
         self._graphs.run(("head", 1), partial(self._forward.head, 1))
+        if self.mtp is not None:
+            self.mtp.rehearse(self.options.lanes, capture=True)
         # A capture makes the allocator give its cache back; serving would take it again later.
-        rehearse(self._forward, self._prefill, self._control, self.options)
+        self._rehearse(self.options)
         self._waiter.wait()
 
     def check_integrity(self, cached_pages: int = 0, cached_slots: int = 0) -> None:

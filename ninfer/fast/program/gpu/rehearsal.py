@@ -10,9 +10,11 @@ from typing import Protocol
 
 import numpy as np
 
+from ninfer.fast.ops.gpu_control import LANE
 from ninfer.fast.program.gpu.chunk import Chunk, Prefill
 from ninfer.fast.program.gpu.control import Control
-from ninfer.fast.program.gpu.forward import Forward, Shape
+from ninfer.fast.program.gpu.forward import Forward
+from ninfer.fast.program.gpu.shapes import Families
 
 
 class RehearsedOptions(Protocol):
@@ -24,24 +26,31 @@ class RehearsedOptions(Protocol):
     def prefill_chunk(self) -> int: ...
 
 
-def rehearse(forward: Forward, prefill: Prefill, control: Control, options: RehearsedOptions) -> None:
-    """A whole chunk, shorter ones, a first token and a round of each batch size.
+def rehearse(
+    forward: Forward, prefill: Prefill, control: Control, families: Families, options: RehearsedOptions
+) -> None:
+    """A whole chunk, shorter ones, a first token, a round of each shape and what commits it.
 
-    Nothing of it stays: no slot is in use, keys go to page 0 and a slot is zeroed when it is handed out.
+    Nothing of it stays: no slot is in use, keys go to the scratch page and a slot is zeroed when it is handed
+    out.
     """
     # Kernels are compiled apart for a length of one, and where places are no multiples of 16.
     for start, count in ((0, options.prefill_chunk), (0, 1), (5, 3)):
         axes = np.tile(np.arange(start, start + count, dtype=np.int32), (3, 1))
-        prefill.run(Chunk(np.zeros(count, np.int32), axes, start, options.lanes, 0))
+        prefill.run(Chunk(np.zeros(count, np.int32), axes, start, control.padding, 0))
     control.host_numbers[:] = 0
-    control.host_words[:] = 0
-    control.host_words[:, 2:5] = -1
+    control.host_words[:] = (0, 0, -1, -1, -1, 0, 0, 0)
+    control.host_rows[:] = 0
+    control.host_rows[:, LANE] = control.padding
     for index in range(options.lanes):
-        control.host_rows[index] = (0, 0, 0, 0, 0, index, index, 0)
         # Not committed: images stay as they are.
-        control.host_blocks[index] = (index, 1, index, 0, 0, index, 0, 0)
+        control.host_blocks[index] = (index, 1, index, 0, 0, control.padding, 0, 0)
     control.upload()
-    for rows in range(1, options.lanes + 1):
-        forward.forward(Shape(rows, rows))
+    shapes = families.shapes()
+    for shape in shapes:
+        forward.forward(shape)
+    for rows in sorted({shape.rows for shape in shapes}):
         forward.finish(rows)
+    for blocks in families.folds:
+        forward.fold(blocks)
     forward.head(1)

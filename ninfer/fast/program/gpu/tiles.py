@@ -17,9 +17,13 @@ _FORMATS = {number: name for name, number in NAMES.items()}
 
 @dataclass(frozen=True, slots=True)
 class TileTable:
-    """The tiles of one architecture (compute capability as an integer, 90 for 9.0; 0: no device)."""
+    """The tiles of one architecture (compute capability as an integer, 90 for 9.0; 0: no device).
+
+    ``deterministic``: rounds of more than 16 columns compute a column as narrower ones do.
+    """
 
     architecture: int
+    deterministic: bool = False
 
     def _rows(self) -> dict[str, Any]:
         tables = spec.document("gpu")["tiles"]
@@ -30,7 +34,9 @@ class TileTable:
         classes = self._rows()["linear"][_FORMATS[matrix.format]]
         row = classes.get(kind or shape_class(matrix.rows, matrix.columns), classes["wide"])
         tile = Tile(*row)
-        return Tile(tile.rows, min(tile.parts, steps_of(matrix, tile)), tile.k, tile.warps, tile.stages)
+        columns = 16 if self.deterministic else tile.columns
+        parts = min(tile.parts, steps_of(matrix, tile))
+        return Tile(tile.rows, parts, tile.k, tile.warps, tile.stages, columns)
 
     def chunk_attention(self) -> tuple[int, int, int, int]:
         """Query rows, keys, warps and stages of a prefill chunk's attention."""

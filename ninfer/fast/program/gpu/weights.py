@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ninfer.artifact import Artifact, EncodedPiece
+from ninfer.artifact import Artifact, EncodedPiece, Proposal
 from ninfer.errors import ArtifactError
 from ninfer.fast.ops.linear import packing
 from ninfer.fast.ops.linear.packing import Packed
@@ -92,6 +92,15 @@ class GpuLoader:
         """A parameter as float32 plus ``offset``."""
         values = self._artifact.parameter(name).astype(np.float32) + np.float32(offset)
         return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
+
+    def integers(self, name: str) -> Tensor:
+        """A parameter of ids, int32."""
+        return self._tensor(self._artifact.parameter(name).astype(np.int32))
+
+    @property
+    def proposal(self) -> Proposal | None:
+        """What the text component says of a proposal head."""
+        return self._artifact.directory.components["text"].proposal
 
     def matrix(self, name: str) -> Named:
         """A parameter's format and natural planes (``packing.unpack``).

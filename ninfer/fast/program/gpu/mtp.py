@@ -1,0 +1,123 @@
+"""The multi-token prediction head on a device: its weights, its launches, and the steps of a draft.
+
+As ``ninfer.fast.program.mtp`` on CPUs: a pair joins the final hidden row of position p with the token at
+p + 1; its key and value stand at p. All steps of a draft run on the device one after the other: what a step
+draws is the next one's input there, and the host reads the drafts once.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ninfer.fast.ops.linear.gpu import embed, linear
+from ninfer.fast.ops.linear.packing import padded
+from ninfer.fast.ops.rms_norm.gpu import combine
+from ninfer.fast.ops.rows.gpu import advance, gather
+from ninfer.fast.ops.select import gpu as select
+from ninfer.fast.program.gpu.buffers import STEP, RoundBuffers
+from ninfer.fast.program.gpu.control import Control
+from ninfer.fast.program.gpu.forward import Forward, Pending
+from ninfer.fast.program.gpu.memory import GpuStates, mtp_layer
+from ninfer.fast.program.gpu.mtp_weights import MtpModel
+from ninfer.fast.program.gpu.parameters import TextModel
+from ninfer.fast.program.gpu.shapes import Shape
+from ninfer.fast.program.gpu.tiles import TileTable
+from ninfer.model.config import TextConfig
+
+# Room for the drafts of a round: as many as ``--draft-tokens`` may ask for, and one.
+MOST_DRAFTS = 16
+
+
+class MtpForward(Forward):
+    """Launches of the head over ``control``, on a round's buffers but for the residual rows.
+
+    ``take`` fills the cache with the pairs of ``control.rows``; ``first`` and ``again`` draw the drafts of
+    the first rows, one step each, into ``drafts`` [lanes, MOST_DRAFTS] (ids, below 0: no token).
+    """
+
+    def __init__(
+        self,
+        config: TextConfig,
+        model: MtpModel,
+        text: TextModel,
+        states: GpuStates,
+        buffers: RoundBuffers,
+        control: Control,
+        tiles: TileTable,
+    ) -> None:
+        own = copy.copy(buffers)
+        make, rows, device = buffers.workspace.tensor, buffers.sizes.rows, buffers.workspace.device
+        own.hidden = make("mtp_hidden", (rows, config.hidden), torch.float32)
+        head = TextModel(text.embedding, (model.layer,), model.final_norm, model.head)
+        super().__init__(config, head, states, None, own, control, tiles, records=False)
+        self._mtp, self._text = model, text
+        self.given = make("mtp_given", (rows, config.hidden), torch.float32)
+        self._previous = make("mtp_previous", (rows, config.hidden), torch.float32)
+        width = padded(2 * config.hidden, STEP)
+        self._joined = make("mtp_joined", (rows, width), own.normed.dtype)
+        self.drafts = torch.zeros((control.prompts, MOST_DRAFTS), dtype=torch.int32, device=device)
+        names = model.token_ids
+        self._logits = own.logits
+        if names is not None:
+            self._logits = make("mtp_logits", (1, control.prompts, model.head.rows), torch.float32)
+        self._vocabulary = buffers.sizes.vocabulary if names is None else len(names)
+
+    def gather(self, hidden: Tensor, rows: int) -> None:
+        """The rows that the pairs of ``control.rows`` begin with, from ``hidden`` or state images."""
+        gather(hidden, self._states.images, self._states.hidden_at, self._control.rows, self.given, rows)
+
+    def take(self, rows: int) -> None:
+        """Keys and values of gathered pairs; no output."""
+        pending = self._stem(rows)
+        (layer,) = self._model.layers
+        assert layer.attention is not None
+        self._norm(pending, layer.input_norm, rows)
+        self._append(mtp_layer(self._config), layer.attention, rows)
+
+    def first(self, rows: int) -> None:
+        """Draw after the pairs in the rows, whose hidden rows lie in their lanes' images."""
+        self.gather(self.given, rows)
+        self._draw(self._stem(rows), rows)
+
+    def again(self, rows: int) -> None:
+        """Draw once more: each row's last draft and the head's own row are the next pair."""
+        self._draw(self._join(rows), rows)
+
+    def _stem(self, rows: int) -> Pending:
+        eps = self._config.rms_eps
+        combine(self.given, None, None, None, self._text.final_norm, self._previous, eps, rows)
+        return self._join(rows)
+
+    def _join(self, rows: int) -> Pending:
+        """[norm(embedding) ; norm(previous)] through the input projection."""
+        b, eps, width = self._buffers, self._config.rms_eps, self._config.hidden
+        embed(self._control.rows[:, 0], self._model.embedding, b.hidden, rows)
+        combine(b.hidden, None, None, None, self._mtp.embedding_norm, self._joined, eps, rows)
+        combine(self._previous, None, None, None, self._mtp.hidden_norm, self._joined[:, width:], eps, rows)
+        b.hidden[:rows].zero_()
+        return Pending(self._multiply(self._joined, self._mtp.input_projection, b.sums, rows))
+
+    def _draw(self, pending: Pending, rows: int) -> None:
+        b, c, eps = self._buffers, self._control, self._config.rms_eps
+        (layer,) = self._model.layers
+        assert layer.attention is not None
+        self._norm(pending, layer.input_norm, rows)
+        mixed = self._attention(mtp_layer(self._config), layer.attention, Shape(rows, rows))
+        pending = Pending(self._multiply(mixed, layer.attention.output, b.sums, rows))
+        self._norm(pending, layer.post_norm, rows)
+        pending = self._feed_forward(layer, rows)
+        # The head's own row in float32 is the next step's, in activations it is what the logits come from.
+        norm, own = self._mtp.final_norm, self._previous
+        combine(b.hidden, pending.sums, pending.shared, pending.score, norm, own, eps, rows)
+        self._norm(Pending(), norm, rows)
+        tile = self._tiles.tile(self._mtp.head, "head")
+        linear(b.normed, self._mtp.head, self._logits, replace(tile, parts=1), rows)
+        select.select(
+            self._logits[0], c.numbers, c.words, c.counts, c.masks, self._vocabulary, b.best, b.flags,
+            b.drawn, rows, select.Earlier(self.drafts, self.drafts.stride(0), 1), self._mtp.token_ids,
+        )  # fmt: skip
+        advance(b.drawn, self._mtp.token_ids, c.rows, c.blocks, c.words, self.drafts, rows)

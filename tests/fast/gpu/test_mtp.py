@@ -1,0 +1,142 @@
+"""The prediction head on the GPU program, in Triton's interpreter, beside that of the CPU program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ninfer.artifact import Artifact
+from ninfer.fast.program.mtp_lanes import Wish
+from ninfer.fast.program.program import Program, ProgramOptions, Row, Sampler
+from ninfer.fast.program.verify import Block
+from ninfer.sampling.parameters import SamplingParameters
+from tests.fast.gpu.programs import small_artifact, small_program
+from tests.support.nano import VOCABULARY
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+GREEDY = SamplingParameters(0.0, 1.0, 0, 0.0, 0.0, 0.0, 1)
+PENALISED = SamplingParameters(0.0, 1.0, 0, 0.0, 1.5, 0.7, 1)
+CONTEXT = 128
+
+
+class Script:
+    """The same life of two lanes on either program: chunks, first tokens, drafts, verifications and steps."""
+
+    def __init__(self, program: Any, following: list[list[int]] | None = None) -> None:
+        self.program, self.following = program, following
+        self.lanes = [program.open_lane(CONTEXT) for _ in range(2)]
+        self.samplers = [
+            Sampler(sampling, np.zeros(VOCABULARY, np.int32)) for sampling in (GREEDY, PENALISED)
+        ]
+        self.outputs: list[list[int]] = []
+        self.drafts: list[list[int]] = []
+        for seed, (lane, sampler) in enumerate(zip(self.lanes, self.samplers, strict=True)):
+            tokens = np.random.default_rng(seed).integers(0, VOCABULARY, (66, 5)[seed]).astype(np.int32)
+            row: Any = None
+            for begin in range(0, len(tokens), 64):
+                part = tokens[begin : begin + 64]
+                axes = np.tile(np.arange(begin, begin + len(part), dtype=np.int32), (3, 1))
+                row = program.prefill(lane, part, axes)
+            token = program.first(lane, row, sampler)
+            self.outputs.append([])
+            self._output(seed, [token])
+            program.mtp.begin(lane, token)
+
+    def propose(self, counts: Sequence[int]) -> list[Any]:
+        """Drafts of both lanes."""
+        wishes = [Wish(*parts) for parts in zip(self.lanes, self.samplers, counts, strict=True)]
+        found: list[Any] = self.program.mtp.draft(wishes)
+        self.drafts += [drafts.tolist() for drafts in found]
+        return found
+
+    def verify(self, drafts: Sequence[Any]) -> None:
+        """A round over the drafts; what equals the target's own draws stays."""
+        blocks = [
+            Block(lane, np.array([outputs[-1], *own], np.int32), sampler)
+            for lane, outputs, own, sampler in zip(
+                self.lanes, self.outputs, drafts, self.samplers, strict=True
+            )
+        ]
+        drawn, kept = self.program.verify(blocks), []
+        for block, row in zip(blocks, drawn, strict=True):
+            count = 1
+            while count < len(block.tokens) and block.tokens[count] == row[count - 1]:
+                count += 1
+            kept.append(count)
+        self.program.commit(blocks, kept)
+        first = 0
+        for index, (block, count, row) in enumerate(zip(blocks, kept, drawn, strict=True)):
+            self._output(index, row[:count].tolist())
+            self._committed(index, first, count)
+            first += len(block.tokens)
+
+    def step(self) -> None:
+        """A round without drafts."""
+        parts = zip(self.lanes, self.outputs, self.samplers, strict=True)
+        drawn = self.program.round([Row(lane, outputs[-1], sampler) for lane, outputs, sampler in parts])
+        for index, token in enumerate(drawn):
+            self._output(index, [token])
+            self._committed(index, index, 1)
+
+    def _output(self, index: int, tokens: list[int]) -> None:
+        for token in tokens:
+            self.samplers[index].counts[token] += 1
+        self.outputs[index] += tokens
+
+    def _committed(self, index: int, first: int, count: int) -> None:
+        rows = self.program.hidden(first, count)
+        self.program.mtp.committed(self.lanes[index], rows, self.outputs[index][-count:])
+
+    def run(self) -> None:
+        """Neural rounds of different widths, one of drafts that are partly right, one without any."""
+        self.verify(self.propose((3, 2)))
+        self.step()
+        if self.following is None:
+            self.following = self.ahead(3)
+        wrong = [[tokens[0], (tokens[1] + 1) % VOCABULARY] for tokens in self.following]
+        self.verify(wrong)
+        self.propose((1, 2))
+        for lane in self.lanes:
+            self.program.mtp.settle(lane)
+            self.program.mtp.forget(lane)
+            self.program.close_lane(lane)
+        self.program.check_integrity()
+
+    def ahead(self, count: int) -> list[list[int]]:
+        """What comes next, said by a round whose columns are all rejected but for the last known one."""
+        known: list[list[int]] = [[] for _ in self.lanes]
+        for _ in range(count - 1):
+            blocks = [
+                Block(lane, np.array([outputs[-1], *own, 0], np.int32), sampler)
+                for lane, outputs, own, sampler in zip(
+                    self.lanes, self.outputs, known, self.samplers, strict=True
+                )
+            ]
+            drawn = self.program.verify(blocks)
+            self.program.commit(blocks, [0, 0])
+            for own, row in zip(known, drawn, strict=True):
+                own.append(int(row[len(own)]))
+        return known
+
+
+@pytest.mark.timeout(300)
+def test_drafts_are_those_of_the_cpu_program(tmp_path: Path) -> None:
+    """Every draft and every token of the same script."""
+    path, config = small_artifact(tmp_path)
+    options = ProgramOptions(
+        lanes=2, max_context=CONTEXT, pages=4, kv_format="bf16", prefill_chunk=64, threads=1,
+        vocabulary=VOCABULARY, mtp=True,
+    )  # fmt: skip
+    with Artifact.open(path) as artifact:
+        cpu = Program(artifact, config, options)
+    theirs = Script(cpu)
+    theirs.run()
+    cpu.close()
+    mine = Script(small_program(path, CONTEXT, mtp=True), theirs.following)
+    mine.run()
+    assert mine.outputs == theirs.outputs
+    assert mine.drafts == theirs.drafts
