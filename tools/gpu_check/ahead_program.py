@@ -18,7 +18,7 @@ import torch
 from ninfer.fast.program.gpu.program import GpuOptions, GpuProgram
 from ninfer.sampling.parameters import SamplingParameters
 from tools.gpu_check.ahead import ARCHITECTURES, Compiled, recording
-from tools.gpu_check.random_model import FORMATS, random_model
+from tools.gpu_check.random_model import FORMATS, random_head, random_model
 
 KV_FORMATS = ("bf16", "int8", "fp8", "nvfp4", "k8v4")
 
@@ -31,10 +31,11 @@ def dry_run(
     config, model = random_model(size, weights, device)
     options = GpuOptions(
         lanes=2, max_context=256, pages=8, kv_format=kv_format, prefill_chunk=64, vocabulary=config.vocab,
-        columns=32, records=True,
+        columns=32, records=True, mtp=True,
     )  # fmt: skip
+    head = random_head(config, model, weights, device, proposal=True)
     with recording(architectures, once) as compiled:
-        program = GpuProgram(model, config, options, device)
+        program = GpuProgram(model, config, options, device, head)
         lane = program.open_lane(128)
         tokens = np.zeros(64, np.int32)
         row = program.prefill(lane, tokens, np.tile(np.arange(64, dtype=np.int32), (3, 1)))
@@ -45,6 +46,8 @@ def dry_run(
         program.first(lane, row, sampler)
         program.round([SimpleNamespace(lane=lane, token=1, sampler=sampler)] * 2)
         program.dry_wide()
+        assert program.mtp is not None
+        program.mtp.rehearse(2, capture=False)
     return compiled
 
 

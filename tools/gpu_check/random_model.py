@@ -5,16 +5,19 @@ Owns the numbers only: shapes come from ``ninfer.model.parameters``, packing fro
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ninfer.artifact import Proposal
 from ninfer.fast.ops.linear import packing
+from ninfer.fast.program.gpu.mtp_weights import MtpModel, load_mtp_model
 from ninfer.fast.program.gpu.parameters import TextModel, load_text_model
 from ninfer.fast.program.gpu.weights import Named
 from ninfer.model.config import TextConfig, parse_text_config
-from ninfer.model.parameters import text_parameters
+from ninfer.model.parameters import mtp_parameters, text_parameters
 
 _COMMON: dict[str, Any] = {
     "vocab_size": 248320,
@@ -85,7 +88,9 @@ class RandomSource:
     """Random matrices of one format on ``device``, reproducible by ``seed``."""
 
     def __init__(self, config: TextConfig, weights: str, device: torch.device, seed: int = 0) -> None:
-        self._shapes = {parameter.name: parameter.shape for parameter in text_parameters(config)}
+        parameters = (*text_parameters(config), *mtp_parameters(config))
+        self._shapes = {parameter.name: parameter.shape for parameter in parameters}
+        self._vocabulary = config.vocab
         self._number, self._device = FORMATS[weights], device
         self._generator = torch.Generator(device).manual_seed(seed)
 
@@ -107,6 +112,15 @@ class RandomSource:
         shape = self._shapes[name]
         values = torch.randn(shape, device=self._device, generator=self._generator)
         return 0.1 * values + (offset or (1.0 if name.endswith("gdn/norm") else 0.0))
+
+    @property
+    def proposal(self) -> Proposal | None:
+        """There is none in the source: ``random_head`` makes one."""
+        return None
+
+    def integers(self, name: str) -> Tensor:
+        """Ids of a quarter of the vocabulary."""
+        return torch.arange(0, self._vocabulary, 4, dtype=torch.int32, device=self._device)
 
     def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
         """Shapes are the config's own."""
@@ -138,6 +152,21 @@ def random_planes(
     codes = integers(-half + (number == packing.Q8), half, (rows, columns), torch.int8)
     scales = torch.rand((rows, -(-columns // group)), device=device, generator=generator) + 0.5
     return [codes, (scales * (1.7 * gain / half)).half()]
+
+
+def random_head(
+    config: TextConfig, model: TextModel, weights: str, device: torch.device, proposal: bool = False
+) -> MtpModel:
+    """A prediction head for ``model``; with ``proposal`` it proposes a quarter of the ids."""
+    source = RandomSource(config, weights, device, seed=1)
+    head = load_mtp_model(source, config, model, proposal_head=False)
+    if not proposal:
+        return head
+    ids = source.integers("proposal/token_ids")
+    planes = random_planes(
+        packing.BF16, len(ids), config.hidden, device, torch.Generator(device).manual_seed(2)
+    )
+    return replace(head, head=packing.repack(packing.BF16, planes), token_ids=ids)
 
 
 def random_model(size: str, weights: str, device: torch.device) -> tuple[TextConfig, TextModel]:
