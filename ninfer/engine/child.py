@@ -36,6 +36,8 @@ SERIAL_ENGINES = {
 WORKERS = {"fast": "ninfer.fast.start"}
 EXIT_FAILED = 1
 _REPORT_S = 1.0
+# Events that are written at once, at most.
+_TOGETHER = 64
 
 
 def open_worker(
@@ -125,16 +127,26 @@ class _Sender:
     def _run(self) -> None:
         try:
             while True:
-                event = self._events.get()
-                if isinstance(event, threading.Event):
-                    event.set()
-                else:
-                    self._writer.send(event)
+                self._write(self._waiting())
         except OSError:  # the parent is gone: nobody is left to tell
             _leave(0)
         except FrameError as error:
             print(f"engine: an event cannot be sent: {error}", file=sys.stderr)
             _leave(EXIT_FAILED)
+
+
+    def _waiting(self) -> list[EngineEvent | threading.Event]:
+        """What is there, at least one: the events of one round go out together."""
+        events = [self._events.get()]
+        while len(events) < _TOGETHER and not self._events.empty():
+            events.append(self._events.get())
+        return events
+
+    def _write(self, events: list[EngineEvent | threading.Event]) -> None:
+        self._writer.send_all([event for event in events if not isinstance(event, threading.Event)])
+        for event in events:
+            if isinstance(event, threading.Event):
+                event.set()
 
 
 class _Commands:

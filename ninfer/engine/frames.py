@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+from collections.abc import Iterable
 from typing import TypeVar
 
 import msgspec
@@ -34,11 +35,19 @@ class FrameWriter:
 
     def send(self, value: msgspec.Struct) -> None:
         """Write one frame. Errors: ``OSError`` when the other end is gone; ``FrameError`` when too large."""
+        self.send_all((value,))
+
+    def send_all(self, values: Iterable[msgspec.Struct]) -> None:
+        """Write one frame each, all at once. Errors: as ``send``, before anything is written if too large."""
+        frames = b"".join([part for value in values for part in self._frame(value)])
+        with self._lock:
+            self._sock.sendall(frames)
+
+    def _frame(self, value: msgspec.Struct) -> tuple[bytes, bytes]:
         payload = self._encoder.encode(value)
         if len(payload) > MAX_FRAME_BYTES:
             raise FrameError(f"frame of {len(payload)} bytes exceeds {MAX_FRAME_BYTES}")
-        with self._lock:
-            self._sock.sendall(_LENGTH.pack(len(payload)) + payload)
+        return _LENGTH.pack(len(payload)), payload
 
 
 class FrameReader:

@@ -8,8 +8,8 @@ for.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
-from collections import deque
 from collections.abc import Iterable, Iterator
 
 from ninfer.engine.events import Delta, Failed, Finished, Progress, RequestEvent
@@ -26,10 +26,14 @@ class EventStream:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._arrived = asyncio.Event()
         self._lock = threading.Lock()
-        self._events: deque[RequestEvent] = deque()
+        self._events: list[RequestEvent] = []
         self._announced = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._deadline = math.inf
+        # Set again only when it rings: a timer for every token would cost as much as the token's event.
+        self._alarm: asyncio.Handle | None = None
+        self._rings_at = math.inf
         self.ended = False
 
     @property
@@ -39,15 +43,16 @@ class EventStream:
     def put(self, event: RequestEvent) -> None:
         """From any thread."""
         with self._lock:
-            if isinstance(event, Progress) and self._events and isinstance(self._events[-1], Progress):
-                self._events[-1] = event
+            events = self._events
+            if isinstance(event, Progress) and events and isinstance(events[-1], Progress):
+                events[-1] = event
             else:
-                self._events.append(event)
+                events.append(event)
             self.ended = isinstance(event, Finished | Failed)
             announce, self._announced = not self._announced, True
         if announce:
             try:
-                self._loop.call_soon_threadsafe(self._arrived.set)
+                self._loop.call_soon_threadsafe(self._wake)
             except RuntimeError:  # the loop has closed: the process is leaving, nobody waits any more
                 return
 
@@ -57,22 +62,51 @@ class EventStream:
         A ``Failed`` comes by itself: what was published before it is not lost with it. The loop gets a turn
         in any case: where there is always more, other requests would get none.
         """
-        await asyncio.sleep(0)
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not (events := self._take_now()):
-                    await self._arrived.wait()
-        except TimeoutError:
-            return []
+        if self._events:
+            await asyncio.sleep(0)
+        self._deadline = math.inf if timeout_s is None else self._loop.time() + timeout_s
+        while not (events := self._take_now()):
+            if self._loop.time() >= self._deadline:
+                return []
+            await self._wait()
         return events
+
+    def close(self) -> None:
+        """Nobody takes any more."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    async def _wait(self) -> None:
+        """Until something is announced or the deadline has come, or shorter."""
+        self._waiter = self._loop.create_future()
+        if self._deadline < self._rings_at:
+            self._set_alarm()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _set_alarm(self) -> None:
+        self.close()
+        self._rings_at = self._deadline
+        self._alarm = self._loop.call_at(self._deadline, self._ring)
+
+    def _ring(self) -> None:
+        self._rings_at = math.inf
+        if self._loop.time() >= self._deadline:
+            self._wake()
+        elif self._waiter is not None and self._deadline < math.inf:
+            self._set_alarm()
 
     def _take_now(self) -> list[RequestEvent]:
         with self._lock:
-            events = list(self._events)
-            self._events.clear()
+            events, self._events = self._events, []
             if len(events) > 1 and isinstance(events[-1], Failed):
                 self._events.append(events.pop())
-            self._arrived.clear()
             self._announced = False
         return events if len(events) <= _BEHIND else list(_joined(events))
 

@@ -69,5 +69,6 @@ class Services:
         try:
             yield events
         finally:
+            events.close()
             if not events.ended:
                 self.host.cancel(request.id)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from sanic.request import Request
 
-from ninfer.server.transport import TransportLimits, connection, sending, taken
+from ninfer.server.transport import TransportLimits, connection, may_write, sending, taken
 
 _HEADERS = {
     "cache-control": "no-cache",
@@ -38,6 +38,9 @@ class SseWriter:
         if not self.opened:
             self.opened = True
             self._response = await self._request.respond(content_type="text/event-stream", headers=_HEADERS)
+        if may_write(self._request):  # nothing is waited for: no deadline is needed
+            await self._response.send(frames)
+            return
         async with sending(self._request, self._limits):
             await self._response.send(frames)
 

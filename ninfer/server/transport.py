@@ -104,6 +104,12 @@ async def sending(request: Request, limits: TransportLimits) -> AsyncIterator[No
         raise asyncio.CancelledError from None
 
 
+def may_write(request: Request) -> bool:
+    """Whether the connection takes bytes at once; otherwise its reader has fallen behind."""
+    writable: asyncio.Event = connection(request).protocol._can_write
+    return writable.is_set()
+
+
 async def send_whole(request: Request, response: HTTPResponse, limits: TransportLimits) -> None:
     """Send an answer from within its handler and wait until it is taken."""
     response = await request.respond(response)

@@ -1,13 +1,16 @@
 """The pieces of an answer, named by no protocol.
 
-Owns plain values only. Order: ``Begun``, any ``Prompted``, then ``Text`` (reasoning before content), then
-``Call`` pieces together, then exactly one ``Ended``.
+Owns plain values only; those made for every token are structs, which are quicker to make. Order: ``Begun``,
+any ``Prompted``, then ``Text`` (reasoning before content), then ``Call`` pieces together, then exactly one
+``Ended``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 from ninfer.engine.events import Usage
 from ninfer.output.tools import ToolParse
@@ -16,8 +19,7 @@ from ninfer.prompt.prepared import Channel
 EndReason = Literal["stop", "length", "tool_calls", "cancelled"]
 
 
-@dataclass(frozen=True, slots=True)
-class TimingSnapshot:
+class TimingSnapshot(msgspec.Struct, frozen=True, gc=False):
     """How far an answer had come when its newest token was committed.
 
     ``prompt_s`` runs from admission to the first output token, ``decode_s`` from there to the newest one.
@@ -49,8 +51,7 @@ class Prompted:
     elapsed_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(msgspec.Struct, frozen=True, gc=False):
     """Whole characters of one channel, outside any tool region; ``timings`` where the engine gives them."""
 
     channel: Channel

@@ -6,7 +6,7 @@ Owns the order of the end (held text, calls, the reason) and call ids. Knows no 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ninfer.engine.events import Delta, Failed, Finished, Progress, RequestEvent, Started
 from ninfer.output.thinking import ChannelText
@@ -40,12 +40,12 @@ class AnswerReader:
         self._prompt_tokens = self._cached_tokens = 0
         self._timings: TimingSnapshot | None = None
 
-    def feed(self, event: RequestEvent) -> Iterator[Piece]:
+    def feed(self, event: RequestEvent) -> Iterable[Piece]:
         """The pieces of one event. Errors: ``RequestError`` or ``EngineError`` for a ``Failed``."""
         if isinstance(event, Delta):
             self._note(event)
             # An engine may end with token ids that have no text.
-            return self._texts(self._parser.push(event.channel, event.text)) if event.text else iter(())
+            return self._texts(self._parser.push(event.channel, event.text)) if event.text else ()
         if isinstance(event, Finished):
             return self._end(event)
         if isinstance(event, Failed):
@@ -65,10 +65,8 @@ class AnswerReader:
                 self._prompt_tokens, self._cached_tokens, delta.committed, delta.prompt_s, delta.decode_s
             )
 
-    def _texts(self, texts: Sequence[ChannelText]) -> Iterator[Text]:
-        for channel, text in texts:
-            if text:
-                yield Text(channel, text, self._timings)
+    def _texts(self, texts: Sequence[ChannelText]) -> list[Text]:
+        return [Text(channel, text, self._timings) for channel, text in texts if text]
 
     def _end(self, finished: Finished) -> Iterator[Piece]:
         truncated = finished.reason == "length"

@@ -40,7 +40,7 @@ async def stream(request: Request, exchange: Exchange[R], answer: StreamedAnswer
     try:
         while not exchange.ended:
             pieces = await exchange.take(max(silent_at - clock(), 0.0))
-            if frames := b"".join(frame for piece in pieces for frame in answer.frames(piece)):
+            if frames := b"".join([frame for piece in pieces for frame in answer.frames(piece)]):
                 await writer.send(frames)
             elif clock() >= silent_at:
                 await writer.comment()

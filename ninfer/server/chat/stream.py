@@ -5,9 +5,11 @@ Owns the wire shapes of chunks and which one carries usage and timings.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from ninfer.server.answer.pieces import Begun, Call, Ended, Piece, Prompted, Text
 from ninfer.server.chat.answers import ChatIdentity, call_object, encoded, finish_reason, usage_object
@@ -16,6 +18,8 @@ from ninfer.server.envelopes import OPENAI
 from ninfer.server.errors import WireError
 from ninfer.server.sse import unnamed
 
+# Stands for the text of a chunk; nothing after the text can hold it.
+_PLACE = "\0"
 _MEMBERS = {"reasoning": "reasoning_content", "content": "content"}
 
 
@@ -39,9 +43,15 @@ class StreamedChat:
         self._identity = identity
         self._choices = choices
         self._progress = Prompted(0, 0, 0, 0.0)
+        self._around: dict[str, tuple[bytes, bytes]] = {}
 
-    def frames(self, piece: Piece) -> Iterator[bytes]:
+    def frames(self, piece: Piece) -> Iterable[bytes]:
         """The events of one piece; ``Ended`` brings finish, usage if asked for, and the end mark."""
+        if isinstance(piece, Text) and self._progress.processed >= self._progress.total:
+            return (self._text(piece),)
+        return self._frames(piece)
+
+    def _frames(self, piece: Piece) -> Iterator[bytes]:
         if isinstance(piece, Text):
             yield from self._prompt_done()
             yield self._text(piece)
@@ -62,10 +72,17 @@ class StreamedChat:
         yield unnamed(OPENAI.body(error))
 
     def _text(self, piece: Text) -> bytes:
-        members = {}
+        member = _MEMBERS[piece.channel]
         if self._choices.timings_per_token and piece.timings is not None:
-            members["timings"] = timings_object(piece.timings)
-        return self._chunk({_MEMBERS[piece.channel]: piece.text}, members=members)
+            return self._chunk({member: piece.text}, members={"timings": timings_object(piece.timings)})
+        before, after = self._around.get(member) or self._learn(member)
+        return b"%b%b%b" % (before, msgspec.json.encode(piece.text), after)
+
+    def _learn(self, member: str) -> tuple[bytes, bytes]:
+        """What stands around the text in every chunk of a channel: encoded once a stream, not once a token."""
+        before, _, after = self._chunk({member: _PLACE}).rpartition(msgspec.json.encode(_PLACE))
+        self._around[member] = before, after
+        return before, after
 
     def _begun(self, begun: Begun) -> Iterator[bytes]:
         """The first report: what is reused is all there is so far."""
