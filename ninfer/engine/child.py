@@ -134,7 +134,6 @@ class _Sender:
             print(f"engine: an event cannot be sent: {error}", file=sys.stderr)
             _leave(EXIT_FAILED)
 
-
     def _waiting(self) -> list[EngineEvent | threading.Event]:
         """What is there, at least one: the events of one round go out together."""
         events = [self._events.get()]

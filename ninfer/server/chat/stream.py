@@ -79,7 +79,7 @@ class StreamedChat:
         return b"%b%b%b" % (before, msgspec.json.encode(piece.text), after)
 
     def _learn(self, member: str) -> tuple[bytes, bytes]:
-        """What stands around the text in every chunk of a channel: encoded once a stream, not once a token."""
+        """What stands around the text in every chunk of a channel, encoded once a stream."""
         before, _, after = self._chunk({member: _PLACE}).rpartition(msgspec.json.encode(_PLACE))
         self._around[member] = before, after
         return before, after
