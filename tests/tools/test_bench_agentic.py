@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.tools.test_bench_serve import END, HEAD, Server, chunk, event, usage
-from tools.bench.agentic import _arms, arguments_of, line, summarise
+from tools.bench.agentic import _arms, arguments_of, line, ratio, summarise
 from tools.bench.agentic_drive import Lockstep, Result, Run
 from tools.bench.agentic_ideal import BLOCK, IdealCache
 from tools.bench.agentic_plan import NEW_PROMPTS, PROFILES, Profile, make_plan, request_count
+from tools.bench.agentic_time import breakdown, read_log
 
 SMALL = Profile("small", 400, 8, 0.05)
 
@@ -134,6 +137,53 @@ def test_figures_by_hand() -> None:
     assert (figures["ttft_new_ms"], figures["ttft_continuing_ms"]) == (2000, 500)
     assert "of_ideal=0.5000" in line("x", figures)
     assert "loop" not in NEW_PROMPTS
+
+
+def test_arms_are_compared_by_medians_and_by_means() -> None:
+    first = {"ttft_continuing_ms": 10.0, "ttft_continuing_mean_ms": 30.0}
+    other = {"ttft_continuing_ms": 90.0, "ttft_continuing_mean_ms": 240.0}
+    assert ratio(("cache", first), ("off", other)) == "ttft_continuing off/cache: median=9.0 mean=8.0"
+
+
+def test_the_parts_of_a_wait_sum_up_to_it(tmp_path: Path) -> None:
+    def record(name: str, queue: float, prefill: float, elapsed: float) -> dict[str, Any]:
+        return {
+            "event": "request_done",
+            "request": {"http_request_id": name},
+            "timings_seconds": {"prepare": 0.003},
+            "first_output_timing": {
+                "initial_queue_seconds": queue,
+                "initial_binding_seconds": 0.001,
+                "elapsed_seconds": elapsed,
+                "prefill": {"submit_seconds": 0.002, "wait_seconds": prefill, "post_seconds": 0.0},
+            },
+        }
+
+    log = tmp_path / "log"
+    never = record("req_c", 0.0, 0.0, 0.0) | {"first_output_timing": None}
+    records = [
+        {"event": "server_start"},
+        record("req_a", 0.1, 0.05, 0.2),
+        record("req_b", 0.3, 0.1, 0.5),
+        never,
+    ]
+    log.write_text("".join(json.dumps(one) + "\n" for one in records))
+    results = [
+        Result("A", "loop", False, 0.0, ttft, 1.0, prompt, 0, cached, 5, name)
+        for name, ttft, prompt, cached in (
+            ("req_a", 0.21, 1100, 1000),
+            ("req_b", 0.52, 1400, 1200),
+            ("req_c", 1.0, 9000, 0),
+            ("", 1.0, 9000, 0),
+        )
+    ]
+    figures = breakdown(results, read_log(log))
+    parts = ("prepare_ms", "queue_ms", "bind_ms", "prefill_ms", "stalled_ms", "http_ms")
+    assert sum(figures[name] for name in parts) == pytest.approx(1e3 * (0.21 + 0.52) / 2)
+    assert [figures[name] for name in parts] == pytest.approx([3, 200, 1, 77, 72, 12])
+    assert figures["computed_tokens"] == 150
+    assert figures["prefill_ms_per_token"] == pytest.approx(154 / 300)
+    assert breakdown(results[2:], read_log(log)) == {}
 
 
 def test_arms_are_named() -> None:

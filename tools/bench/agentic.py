@@ -7,7 +7,9 @@
 Each arm is a server of this checkout with these options, started, loaded with the same plan and stopped;
 with ``--url`` the one arm is a running server. Prints a line per arm: the share of prompt tokens that came
 from the cache beside the share that an ideal one (unbounded memory, every 64-token frontier) reaches on the
-same prompts, tokens prefilled, time to first token by class, main-session turns prefilled whole, wall time.
+same prompts, tokens prefilled, time to first token by class, main-session turns prefilled whole, wall time;
+of an own server also where that time goes for continuing turns (means, from its request log). At the end, how
+many times longer continuing turns wait in each other arm than in the first one, by medians and by means.
 Exits 1 when a request failed: such a run says nothing.
 """
 
@@ -22,11 +24,13 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from ninfer import bundled
 from tools.bench.agentic_drive import Result, Run
 from tools.bench.agentic_ideal import Renderer
 from tools.bench.agentic_plan import NEW_PROMPTS, PROFILES, Session, make_plan, request_count
+from tools.bench.agentic_time import breakdown, read_log
 from tools.bench.server import running_server
 
 # Enough for the longest session of the profile "tiny" with its answers.
@@ -39,7 +43,7 @@ def summarise(results: Sequence[Result], wall_s: float) -> dict[str, float]:
     prompts = sum(one.prompt_tokens for one in whole)
     cached, ideal = sum(one.cached for one in whole), sum(one.ideal for one in whole)
     new = [one for one in whole if one.kind in NEW_PROMPTS]
-    continuing = [one for one in whole if one.kind not in NEW_PROMPTS]
+    continuing = _continuing(results)
     mains = [one for one in continuing if len(one.session) == 1]
     return {
         "requests": len(results),
@@ -56,6 +60,18 @@ def summarise(results: Sequence[Result], wall_s: float) -> dict[str, float]:
         "ttft_p90_ms": _p90_ms(whole),
         "wall_s": wall_s,
     }
+
+
+def ratio(first: tuple[str, dict[str, float]], other: tuple[str, dict[str, float]]) -> str:
+    """How many times longer continuing turns wait for their first token in another arm."""
+    median, mean = (
+        other[1][name] / first[1][name] for name in ("ttft_continuing_ms", "ttft_continuing_mean_ms")
+    )
+    return f"ttft_continuing {other[0]}/{first[0]}: median={median:.1f} mean={mean:.1f}"
+
+
+def _continuing(results: Iterable[Result]) -> list[Result]:
+    return [one for one in results if not one.aborted and one.kind not in NEW_PROMPTS]
 
 
 def _times(results: Iterable[Result]) -> list[float]:
@@ -107,18 +123,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"requests={request_count(plan)} profile={arguments.profile} scale={arguments.scale}", flush=True)
     renderer = Renderer(arguments.artifact or bundled.path())
     rows: dict[str, list[dict[str, object]]] = {}
-    failed, medians = False, []
+    failed, arms = False, list[tuple[str, dict[str, float]]]()
     for name, options in _arms(arguments):
-        run, wall_s = _measure(arguments, options, plan, renderer)
+        run, wall_s, records = _measure(arguments, options, plan, renderer)
         failed |= bool(run.failures)
         for failure in run.failures:
             print(f"arm={name} failed: {failure}", flush=True)
         figures = summarise(run.results, wall_s)
-        medians.append((name, figures["ttft_continuing_ms"]))
+        arms.append((name, figures))
         print(line(name, figures), flush=True)
+        if parts := breakdown(_continuing(run.results), records):
+            print(
+                f"of arm={name}: " + " ".join(f"{key}={value:.2f}" for key, value in parts.items()),
+                flush=True,
+            )
         rows[name] = [asdict(result) for result in run.results]
-    for name, median in medians[1:]:
-        print(f"ttft_continuing {name}/{medians[0][0]}={median / medians[0][1]:.1f}")
+    for name, figures in arms[1:]:
+        print(ratio(arms[0], (name, figures)))
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
     sys.exit(int(failed))
@@ -133,16 +154,21 @@ def _arms(arguments: argparse.Namespace) -> list[tuple[str, str]]:
 
 def _measure(
     arguments: argparse.Namespace, options: str, plan: Sequence[Session], renderer: Renderer
-) -> tuple[Run, float]:
+) -> tuple[Run, float, dict[str, dict[str, Any]]]:
+    """The run, its wall seconds, and the request log of an own server."""
     profile = PROFILES[arguments.profile]
     if arguments.url:
         run = Run(arguments.url, profile, renderer, arguments.seed)
-        return run, run.play(plan)
+        return run, run.play(plan), {}
     artifact = [str(arguments.artifact)] if arguments.artifact else []
     command = [*artifact, *shlex.split(arguments.base), *shlex.split(options)]
-    with tempfile.TemporaryDirectory() as folder, running_server(command, Path(folder) / "log") as url:
-        run = Run(url, profile, renderer, arguments.seed)
-        return run, run.play(plan)
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "requests.jsonl"
+        command += ["--request-log-jsonl", str(log)]
+        with running_server(command, Path(folder) / "log") as url:
+            run = Run(url, profile, renderer, arguments.seed)
+            wall_s = run.play(plan)
+        return run, wall_s, read_log(log)
 
 
 if __name__ == "__main__":

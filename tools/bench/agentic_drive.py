@@ -27,7 +27,8 @@ _SUMMARY_REQUEST = "Summarise this session so that it can go on from your summar
 class Result:
     """One request: what it was, tokens and times (seconds from the start of the run).
 
-    ``ideal`` tokens could have come from a cache, ``cached`` did. ``ttft`` is None for an aborted request.
+    ``ideal`` tokens could have come from a cache, ``cached`` did. ``ttft`` is None for an aborted request,
+    ``request_id`` the server's own.
     """
 
     session: str
@@ -40,6 +41,7 @@ class Result:
     ideal: int
     cached: int
     completion_tokens: int
+    request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,7 @@ class Run:
         }
         sent = time.monotonic()
         limit = self._profile.abort_s if turn.act == "abort" else None
-        answer, ttft, usage = self._stream(body, sent, limit)
+        answer, ttft, usage, request_id = self._stream(body, sent, limit)
         cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
         result = Result(
             session.name,
@@ -181,6 +183,7 @@ class Run:
             0,
             cached,
             usage.get("completion_tokens", 0),
+            request_id,
         )
         with self._lock:
             number = len(self.results)
@@ -192,8 +195,8 @@ class Run:
 
     def _stream(
         self, body: dict[str, Any], sent: float, limit: float | None
-    ) -> tuple[dict[str, str], float | None, dict[str, Any]]:
-        """The answer, seconds to its first text, and its usage (empty for an aborted request)."""
+    ) -> tuple[dict[str, str], float | None, dict[str, Any], str]:
+        """The answer, seconds to its first text, its usage (empty for an aborted request) and its id."""
         parts: dict[str, list[str]] = {"content": [], "reasoning_content": []}
         ttft, usage = None, {}
         with self._client.stream("POST", "/v1/chat/completions", json=body) as response:
@@ -221,7 +224,7 @@ class Run:
         answer = {"role": "assistant", "content": "".join(parts["content"])}
         if any(parts["reasoning_content"]):
             answer["reasoning_content"] = "".join(parts["reasoning_content"])
-        return answer, ttft, usage
+        return answer, ttft, usage, response.headers.get("x-request-id", "")
 
 
 def _events(response: httpx2.Response) -> Iterator[dict[str, Any]]:
