@@ -127,6 +127,17 @@ class Emitter:
     def store(self, address: Value, vector: Value) -> None:
         self.write(address, vector, 4)
 
+    def prefetch(self, address: Value) -> None:
+        """Ask for the cache line at ``address``, which may be no memory at all."""
+        pointer = self.builder.inttoptr(address, ir.PointerType(I8))
+        read, keep, data = (ir.Constant(I32, value) for value in (0, 3, 1))
+        self.call("llvm.prefetch.p0", ir.VoidType(), pointer, read, keep, data)
+
+    def stack(self, vectors: int) -> Value:
+        """Address of room for ``vectors`` vectors that lives as long as the function runs."""
+        room = cgutils.alloca_once(self.builder, ir.ArrayType(VF32, vectors))
+        return self.builder.ptrtoint(room, I64)
+
     def bytes(self, address: Value) -> Value:
         """Sixteen unsigned bytes as int32 lanes."""
         return self.builder.zext(self.read(address, ir.VectorType(I8, LANES), 1), VI32)
@@ -188,6 +199,11 @@ class Emitter:
             width = half
         return pieces[0]
 
+    def piece(self, vector: Value, begin: int, count: int) -> Value:
+        """``count`` consecutive lanes as a shorter vector."""
+        lanes = ir.Constant(ir.VectorType(I32, count), list(range(begin, begin + count)))
+        return self.builder.shuffle_vector(vector, vector, lanes)
+
     def largest(self, vector: Value) -> Value:
         """The largest lane."""
         return self._tree(vector, self.maximum)
@@ -244,6 +260,10 @@ class Emitter:
         return self.builder.fdiv(one, self.fadd(one, self.exp(negated)))
 
     # --- control -----------------------------------------------------------------------------------
+
+    def least(self, left: Value, right: Value) -> Value:
+        """The smaller of two integers."""
+        return self.builder.select(self.builder.icmp_signed("<", left, right), left, right)
 
     @contextmanager
     def loop(self, begin: Value, end: Value, step: int) -> Iterator[Value]:

@@ -5,8 +5,8 @@
 Shapes: ``x`` [columns, K] float32, ``W`` [N, K] in its artifact format, ``y`` [columns, N] float32.
 One call runs several matrices (segments) that read the same activations.
 Law 8: the value of y[c, n] depends on x[c] and W[n] alone. On CPU every element is summed the same way at
-every width: four accumulators of 16 lanes over K steps of 64, fused multiply-add in ascending K, then a
-fixed tree.
+every width: two accumulators of 16 lanes that take turns over K, fused multiply-add in ascending K, then
+their sum and a fixed tree.
 """
 
 from __future__ import annotations

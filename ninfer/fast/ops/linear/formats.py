@@ -100,6 +100,10 @@ def q6(e: Emitter, planes: Planes, k: Any) -> list[Any]:
     return vectors
 
 
+# Bytes of a step's weights in the base plane.
+STEP_BYTES: dict[Weights, int] = {f32: 256, bf16: 128, q8: 64, q6: 32, q5: 32, q4: 32}
+
+
 def _base_and_scale(e: Emitter, planes: Planes, k: Any) -> tuple[Any, Any]:
     base = e.add(planes[0], e.builder.lshr(k, e.integer(1)))
     return base, e.splat(e.scalar(e.add(planes[2], e.builder.lshr(k, e.integer(5))), "f16"))
