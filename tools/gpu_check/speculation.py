@@ -18,7 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,7 +33,7 @@ from ninfer.fast.program.gpu.program import GpuOptions, GpuProgram
 from ninfer.fast.program.gpu.shapes import widths_of
 from ninfer.fast.program.verify import Block
 from ninfer.sampling.parameters import SamplingParameters
-from tools.gpu_check.random_model import random_model
+from tools.gpu_check.random_model import random_head, random_model
 
 GREEDY = SamplingParameters(0.0, 1.0, 0, 0.0, 0.0, 0.0, 1)
 PENALISED = SamplingParameters(1.0, 0.95, 20, 0.0, 1.5, 0.5, (3 << 32) + 5)
@@ -49,15 +49,18 @@ class Life:
     outputs: list[int]
 
 
-def program_of(size: str, weights: str, kv_format: str, lanes: int, widths: tuple[int, ...]) -> GpuProgram:
+def program_of(
+    size: str, weights: str, kv_format: str, lanes: int, widths: tuple[int, ...], mtp: bool = False
+) -> GpuProgram:
     """A program with graphs over a random model."""
     device = torch.device("cuda", 0)
     config, model = random_model(size, weights, device)
+    head = random_head(config, model, weights, device) if mtp else None
     options = GpuOptions(
         lanes=lanes, max_context=1024, pages=lanes * pages_for(1024), kv_format=kv_format, prefill_chunk=256,
-        vocabulary=config.vocab - 7, widths=widths, deterministic=True,
+        vocabulary=config.vocab - 7, widths=widths, deterministic=True, mtp=mtp,
     )  # fmt: skip
-    program = GpuProgram(model, config, options, device)
+    program = GpuProgram(model, config, options, device, head)
     program.warm_up()
     return program
 
@@ -185,21 +188,6 @@ def laws(sizes: Sequence[str], weights: Sequence[str], caches: Sequence[str]) ->
 # --- what copies cost --------------------------------------------------------------------------------------
 
 
-class Silent:
-    """A drafter without drafts."""
-
-    def begin(self, lane: Lane, token: int) -> None: ...
-
-    def draft(self, wishes: Sequence[Any]) -> list[Any]:
-        return [np.zeros(0, np.int32) for _ in wishes]
-
-    def committed(self, lane: Lane, rows: Any, outputs: Sequence[int]) -> None: ...
-
-    def settle(self, lane: Lane) -> None: ...
-
-    def forget(self, lane: Lane) -> None: ...
-
-
 @dataclass(slots=True)
 class Counting:
     """A waiter that says how long the host waited."""
@@ -233,63 +221,59 @@ class Member:
     token: int
     turn: Any
     draft: RequestDraft | None = None
-    tokens: int = 0
+    tokens: list[int] = field(default_factory=list)
 
     def took(self, tokens: Sequence[int]) -> None:
         """Committed."""
         self.token = tokens[-1]
-        self.tokens += len(tokens)
+        self.tokens += tokens
 
 
-def cell(size: str, weights: str, copies: Sequence[int]) -> None:
-    """Rounds of copies that all hold, at a context of 256 tokens."""
-    program = program_of(size, weights, "bf16", 1, tuple(sorted({w for c in copies for w in widths(c)})))
-    waiter = Counting(program._waiter)
-    program._waiter = waiter  # type: ignore[assignment]
+def cell(size: str, weights: str, copies: Sequence[int], drafts: int = 3) -> None:
+    """Rounds of neural drafts, then rounds of copies that all hold, from a context of 256 tokens on."""
+    settings = [DraftSettings("mtp", drafts, copy_tokens=copied) for copied in (0, *copies)]
+    widths = tuple(sorted({width for one in settings for width in widths_of(one)}))
+    program = program_of(size, weights, "bf16", 1, widths, mtp=True)
+    assert program.mtp is not None
+    program._waiter = program.mtp._waiter = waiter = Counting(program._waiter)  # type: ignore[assignment]
     prompt = np.random.default_rng(1).integers(0, 1000, 256).astype(np.int32)
     written: list[int] = []
-    for copied in (0, *copies):
+    for one in settings:
         lane = program.open_lane(1024)
         row = program.prefill(lane, prompt, np.tile(np.arange(256, dtype=np.int32), (3, 1)))
         sampler = SimpleNamespace(parameters=GREEDY, counts=np.zeros(program.config.vocab, np.int32))
-        token = program.first(lane, row, sampler)
-        settings = DraftSettings("mtp", 0, copy_tokens=copied)
-        speculation = Speculation(program, settings, Silent(), np.zeros(program.config.vocab, np.bool_))  # type: ignore[arg-type]
+        special = np.zeros(program.config.vocab, np.bool_)
+        speculation = Speculation(program, one, program.mtp, special)  # type: ignore[arg-type]
         source = np.array(written, "<i4").tobytes()
         request = GenerationRequest(
             id="0", tokens=prompt.astype("<i4").tobytes(), positions=b"", initial_channel="content",
             sampling=GREEDY, max_tokens=700, stop_token_ids=(), copy_sources=(source,) if written else (),
         )  # fmt: skip
-        member = Member(lane, sampler, token, Endless())
+        member = Member(lane, sampler, program.first(lane, row, sampler), Endless())
         member.draft = speculation.open(request, 760)
         speculation.begin(member)
         walls, hosts, counts, done = [], [], [], 0
         while done < 400:
-            began, waiter.seconds, before = time.monotonic(), 0.0, member.tokens
+            began, waiter.seconds, before = time.monotonic(), 0.0, len(member.tokens)
             speculation.round([member])
-            wall, count = time.monotonic() - began, member.tokens - before
+            wall, count = time.monotonic() - began, len(member.tokens) - before
             done += count
-            if count > 1 or not copied:
+            if count > 1 + drafts or not one.copy_tokens:
                 walls.append(wall)
                 hosts.append(wall - waiter.seconds)
                 counts.append(count)
-            if not copied:
-                written.append(member.token)
-        if walls:
-            print(
-                f"{size} {weights} copies={copied} rounds={len(walls)} tokens={np.mean(counts):.2f} "
-                f"ms={1e3 * statistics.median(walls):.3f} host_ms={1e3 * statistics.median(hosts):.3f} "
-                f"host_p90_ms={1e3 * float(np.quantile(hosts, 0.9)):.3f}",
-                flush=True,
-            )
-        else:
-            print(f"{size} {weights} copies={copied} no copy held", flush=True)
+        written = written or member.tokens
+        print(
+            f"{size} {weights} drafts={drafts} copies={one.copy_tokens} rounds={len(walls)}"
+            + f" tokens={np.mean(counts):.2f} ms={1e3 * statistics.median(walls):.3f}"
+            f" host_ms={1e3 * statistics.median(hosts):.3f}"
+            f" host_p90_ms={1e3 * float(np.quantile(hosts, 0.9)):.3f}"
+            if walls
+            else f"{size} {weights} copies={one.copy_tokens}: no copy held",
+            flush=True,
+        )
+        speculation.end(lane)
         program.close_lane(lane)
-
-
-def widths(copies: int) -> tuple[int, ...]:
-    """Widths of a verification of ``copies`` copied tokens."""
-    return widths_of(DraftSettings("mtp", 1, copy_tokens=copies))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from ninfer.artifact import Artifact
+from ninfer.fast.ops.select import gpu as select
 from ninfer.fast.program.mtp_lanes import Wish
 from ninfer.fast.program.program import Program, ProgramOptions, Row, Sampler
 from ninfer.fast.program.verify import Block
+from ninfer.sampling.draw import select_token
 from ninfer.sampling.parameters import SamplingParameters
 from tests.fast.gpu.programs import small_artifact, small_program
 from tests.support.nano import VOCABULARY
@@ -140,3 +143,32 @@ def test_drafts_are_those_of_the_cpu_program(tmp_path: Path) -> None:
     mine.run()
     assert mine.outputs == theirs.outputs
     assert mine.drafts == theirs.drafts
+
+
+def test_a_proposal_heads_draws_count_output_by_id_and_the_drafts_before_them() -> None:
+    """Columns of the logits are names of ids: penalties go by the id, ties and draws by the column."""
+    random, rows, columns, most = np.random.default_rng(4), 3, 60, 16
+    logits = torch.from_numpy(random.integers(-3, 4, (rows, columns)).astype(np.float32))
+    names = random.permutation(500)[:columns].astype(np.int32)
+    counts = random.integers(0, 3, (rows, 500)).astype(np.int32)
+    drafts = np.zeros((rows, most), np.int32)
+    drafts[1:, :2] = names[[[4, 9], [9, 9]]]
+    held = torch.from_numpy(counts.copy())
+    numbers = torch.zeros(rows, select.NUMBERS, dtype=torch.float64)
+    words = torch.full((rows, select.WORDS), -1, dtype=torch.int64)
+    for row, earlier in enumerate((0, 2, 2)):
+        numbers[row, :6] = torch.tensor([0.7, 0.9, 0.0, 1.5, 0.7, 5], dtype=torch.float64)
+        words[row, :6] = torch.tensor([9, 40 + row, row, -1, -1, earlier])
+    best, flags = torch.zeros(rows, 1, 20, dtype=torch.int64), torch.zeros(rows, 1, dtype=torch.int32)
+    drawn = torch.zeros(rows, dtype=torch.int32)
+    select.select(
+        logits, numbers, words, held, torch.zeros(rows, 16, dtype=torch.int32), columns, best, flags, drawn,
+        rows, select.Earlier(torch.from_numpy(drafts), most, 1), torch.from_numpy(names),
+    )  # fmt: skip
+    parameters = SamplingParameters(0.7, 0.9, 5, 0.0, 1.5, 0.7, 9)
+    for row, earlier in enumerate((0, 2, 2)):
+        seen = counts[row].copy()
+        np.add.at(seen, drafts[row, :earlier], 1)
+        wanted = select_token(logits[row].numpy(), parameters, seen[names], 40 + row, vocabulary=columns)
+        assert int(drawn[row]) == wanted
+    assert torch.equal(held, torch.from_numpy(counts)), "drafts are no output"

@@ -18,7 +18,7 @@ from tests.fast.gpu.programs import small_artifact, small_program
 from tests.support.nano import VOCABULARY
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-STEPS = 6
+STEPS = 5
 GREEDY = SamplingParameters(0.0, 1.0, 0, 0.0, 0.0, 0.0, 1)
 PENALISED = SamplingParameters(1.2, 0.95, 20, 0.0, 1.5, 0.7, (5 << 32) + 3)
 
@@ -86,7 +86,7 @@ def test_accepted_columns_equal_single_steps_and_rejected_ones_leave_nothing(pro
     for drawer, first in zip(drawers, firsts, strict=True):
         drawer.counts[first] += 1
     # Columns of each lane, and how many of its drafts are right.
-    for cycle, plan in enumerate((((4, 2), (1, 0)), ((3, 0), (4, 3)), ((2, 1), (2, 0)))):
+    for cycle, plan in enumerate((((3, 1), (1, 0)), ((3, 0), (4, 3)))):
         blocks, kept = [], []
         for index, (columns, right) in enumerate(plan):
             done = len(outputs[index])
