@@ -23,7 +23,7 @@ from tests.support.nano import VOCABULARY
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 GREEDY = SamplingParameters(0.0, 1.0, 0, 0.0, 0.0, 0.0, 1)
 PENALISED = SamplingParameters(0.0, 1.0, 0, 0.0, 1.5, 0.7, 1)
-CONTEXT = 128
+CONTEXT = 64
 
 
 class Script:
@@ -38,10 +38,10 @@ class Script:
         self.outputs: list[list[int]] = []
         self.drafts: list[list[int]] = []
         for seed, (lane, sampler) in enumerate(zip(self.lanes, self.samplers, strict=True)):
-            tokens = np.random.default_rng(seed).integers(0, VOCABULARY, (66, 5)[seed]).astype(np.int32)
+            tokens = np.random.default_rng(seed).integers(0, VOCABULARY, (12, 5)[seed]).astype(np.int32)
             row: Any = None
-            for begin in range(0, len(tokens), 64):
-                part = tokens[begin : begin + 64]
+            for begin in range(0, len(tokens), 8):
+                part = tokens[begin : begin + 8]
                 axes = np.tile(np.arange(begin, begin + len(part), dtype=np.int32), (3, 1))
                 row = program.prefill(lane, part, axes)
             token = program.first(lane, row, sampler)
@@ -131,7 +131,7 @@ def test_drafts_are_those_of_the_cpu_program(tmp_path: Path) -> None:
     """Every draft and every token of the same script."""
     path, config = small_artifact(tmp_path)
     options = ProgramOptions(
-        lanes=2, max_context=CONTEXT, pages=4, kv_format="bf16", prefill_chunk=64, threads=1,
+        lanes=2, max_context=CONTEXT, pages=2, kv_format="bf16", prefill_chunk=64, threads=1,
         vocabulary=VOCABULARY, mtp=True,
     )  # fmt: skip
     with Artifact.open(path) as artifact:

@@ -61,7 +61,7 @@ def test_accepted_columns_equal_single_steps_and_rejected_ones_leave_nothing(pro
     """Gate 2: a greedy and a penalised lane in one round, of different widths, one to four accepted."""
     firsts, samplings = (3, 5), (GREEDY, PENALISED)
     wanted: list[tuple[list[int], list[bytes]]] = [([], []), ([], [])]
-    lengths = (7, 37)
+    lengths = (7, 11)
     lanes = [opened(program, seed, length) for seed, length in enumerate(lengths)]
     saved = [program.memory.copy_state(lane) for lane in lanes]
     drawers = [sampler(sampling) for sampling in samplings]
@@ -117,7 +117,7 @@ def test_accepted_columns_equal_single_steps_and_rejected_ones_leave_nothing(pro
 
 def test_a_lane_resumes_from_a_copied_image_and_tail_page(program: GpuProgram) -> None:
     """What the prefix cache keeps of a lane is all that another needs; slots and pages come back."""
-    lane = opened(program, 2, 37)
+    lane = opened(program, 2, 9)
     slot, page = program.memory.copy_state(lane), program.memory.copy_tail(lane)
     other = program.open_lane()
     program.memory.resume(other, Resume([], page, slot, lane.frontier, lane.shift))
