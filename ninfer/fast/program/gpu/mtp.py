@@ -55,6 +55,7 @@ class MtpForward(Forward):
         head = TextModel(text.embedding, (model.layer,), model.final_norm, model.head)
         super().__init__(config, head, states, None, own, control, tiles, records=False)
         self._mtp, self._text = model, text
+        self._images, self._hidden_at = states.images, states.hidden_at
         self.given = make("mtp_given", (rows, config.hidden), torch.float32)
         self._previous = make("mtp_previous", (rows, config.hidden), torch.float32)
         width = padded(2 * config.hidden, STEP)
@@ -68,7 +69,7 @@ class MtpForward(Forward):
 
     def gather(self, hidden: Tensor, rows: int) -> None:
         """The rows that the pairs of ``control.rows`` begin with, from ``hidden`` or state images."""
-        gather(hidden, self._states.images, self._states.hidden_at, self._control.rows, self.given, rows)
+        gather(hidden, self._images, self._hidden_at, self._control.rows, self.given, rows)
 
     def take(self, rows: int) -> None:
         """Keys and values of gathered pairs; no output."""
