@@ -1,8 +1,9 @@
 """Attention of a round on GPUs: append, attend in splits, merge.
 
-A program of ``attend`` takes 16 query rows that share a KV head (the columns of one block, several heads
-each) through one split. How a row's keys are split depends on its own position alone, and keys outside a
-row's own split are exact no-ops for it, so a row's result does not depend on the rows beside it.
+A program of ``attend`` takes 16 or 32 query rows that share a KV head (the columns of one block, several
+heads each) through one split; both sizes run the same instructions for a row. How a row's keys are split
+depends on its own position alone, and keys outside a row's own split are exact no-ops for it, so a row's
+result does not depend on the rows beside it.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from ninfer.fast.ops.rounding import to_bf16
 PAGE = 64
 # A row's keys lie in at most SPLITS splits of a power of two tokens, LEAST at least.
 SPLITS, LEAST = 64, 64
-# Rows of one query tile.
-TILE = 16
-_PAGE, _SPLITS, _LEAST, _TILE = (tl.constexpr(n) for n in (PAGE, SPLITS, LEAST, TILE))
+# Rows of one query tile: of blocks of few columns, and of many (one reading of the keys serves more of them).
+TILE, WIDE_TILE = 16, 32
+_PAGE, _LEAST = tl.constexpr(PAGE), tl.constexpr(LEAST)
 _INT8, _FP8, _NVFP4 = tl.constexpr(e.INT8), tl.constexpr(e.FP8), tl.constexpr(e.NVFP4)
 _ROW, _BLOCK = tl.constexpr(ROW_WORDS), tl.constexpr(BLOCK_WORDS)
 
@@ -127,11 +128,11 @@ def append(heads: Heads, pool: Pool, rows: Tensor, tables: Tensor, query: Tensor
 
 
 @triton.jit
-def split_tokens(positions):
+def split_tokens(positions, SPLITS: tl.constexpr):
     """The split of rows at ``positions``: a power of two that cuts ``position + 1`` keys into ≤ SPLITS."""
     size = tl.zeros_like(positions) + _LEAST
     for _ in tl.static_range(13):
-        size = tl.where(size * _SPLITS < positions + 1, size * 2, size)
+        size = tl.where(size * SPLITS < positions + 1, size * 2, size)
     return size
 
 
@@ -139,20 +140,21 @@ def split_tokens(positions):
 def _attend(
     query, blocks, tables, table_stride, keys, key_scales, values, value_scales, sums, states,
     QUERY_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, TILES: tl.constexpr,
-    BT: tl.constexpr, KEY: tl.constexpr, VALUE: tl.constexpr, QK: tl.constexpr, PV: tl.constexpr,
+    TILE: tl.constexpr, BT: tl.constexpr, SPLITS: tl.constexpr, KEY: tl.constexpr, VALUE: tl.constexpr,
+    QK: tl.constexpr, PV: tl.constexpr,
 ):  # fmt: skip
     block, piece = tl.program_id(0) // TILES, tl.program_id(0) % TILES
     kv_head, split = tl.program_id(1), tl.program_id(2)
     GROUP: tl.constexpr = QUERY_HEADS // KV_HEADS
-    COLUMNS: tl.constexpr = _TILE // GROUP
+    COLUMNS: tl.constexpr = TILE // GROUP
     record = blocks + block * _BLOCK
     first_row, columns, first = tl.load(record), tl.load(record + 1), tl.load(record + 4)
     table = tables + tl.load(record + 5) * table_stride
-    m = tl.arange(0, _TILE)
+    m = tl.arange(0, TILE)
     column = piece * COLUMNS + m // GROUP
     valid = (m // GROUP < COLUMNS) & (column < columns)
     position = tl.where(valid, first + column, 0)
-    size = split_tokens(position)
+    size = split_tokens(position, SPLITS)
     from_, until = split * size, tl.minimum((split + 1) * size, position + 1)
     valid = valid & (from_ < until)
     begin = tl.min(tl.where(valid, from_, 2147483647), 0)
@@ -161,8 +163,8 @@ def _attend(
         row = (first_row + column).to(tl.int64) * QUERY_HEADS + kv_head * GROUP + m % GROUP
         d = tl.arange(0, D)
         half = tl.arange(0, D // 2)
-        largest = tl.full((_TILE,), -float("inf"), tl.float32)
-        total = tl.zeros((_TILE,), tl.float32)
+        largest = tl.full((TILE,), -float("inf"), tl.float32)
+        total = tl.zeros((TILE,), tl.float32)
         if KEY == _NVFP4:
             even = tl.load(query + row[:, None] * D + 2 * half[None, :], mask=valid[:, None], other=0).to(QK)
             odd = tl.load(query + row[:, None] * D + 2 * half[None, :] + 1, mask=valid[:, None], other=0).to(
@@ -171,14 +173,16 @@ def _attend(
         else:
             q = tl.load(query + row[:, None] * D + d[None, :], mask=valid[:, None], other=0).to(QK)
         if VALUE == _NVFP4:
-            acc = tl.zeros((_TILE, D // 2), tl.float32)
-            acc_odd = tl.zeros((_TILE, D // 2), tl.float32)
+            acc = tl.zeros((TILE, D // 2), tl.float32)
+            acc_odd = tl.zeros((TILE, D // 2), tl.float32)
         else:
-            acc = tl.zeros((_TILE, D), tl.float32)
+            acc = tl.zeros((TILE, D), tl.float32)
+        page = tl.load(table + begin // _PAGE).to(tl.int64)
         for start in range(begin, end, BT):
             t = start + tl.arange(0, BT)
             seen = t < end
-            page = tl.load(table + start // _PAGE).to(tl.int64)
+            # The next page is looked up one step ahead: its keys then wait for nothing.
+            next_page = tl.load(table + tl.minimum(start + BT, end - 1) // _PAGE).to(tl.int64)
             slot = (page * KV_HEADS + kv_head) * _PAGE + t % _PAGE
             if KEY == _NVFP4:
                 w = tl.load(keys + slot[None, :] * (D // 2) + half[:, None])
@@ -229,7 +233,8 @@ def _attend(
                     v = e.direct(w, VALUE, PV)
                 acc = tl.dot(p.to(PV), v, acc, input_precision="ieee")
             largest = ceiling
-        place = row * _SPLITS + split
+            page = next_page
+        place = row * SPLITS + split
         tl.store(states + place * 2, largest, mask=valid)
         tl.store(states + place * 2 + 1, total, mask=valid)
         if VALUE == _NVFP4:
@@ -249,6 +254,7 @@ def product_types(activations: torch.dtype, key: int) -> tuple[tl.dtype, tl.dtyp
 def attend(
     query: Tensor, pool: Pool, blocks: Tensor, tables: Tensor, sums: Tensor, states: Tensor,
     count: int, widest: int, activations: torch.dtype, tile: tuple[int, int, int] = (64, 4, 2),
+    splits: int = SPLITS,
 ) -> None:  # fmt: skip
     """Unnormalised sums of every split of ``count`` blocks of at most ``widest`` columns.
 
@@ -258,13 +264,15 @@ def attend(
     """
     query_heads, head_dim = query.shape[-2:]
     kv_heads = pool.keys.shape[1]
-    tiles = triton.cdiv(widest, TILE // (query_heads // kv_heads))
+    group = query_heads // kv_heads
+    rows = TILE if widest * group <= TILE else WIDE_TILE
+    tiles = triton.cdiv(widest, rows // group)
     qk, pv = product_types(activations, pool.key.number)
     # A split is a page at least.
-    splits = min(SPLITS, tables.shape[1])
-    _attend[(count * tiles, kv_heads, splits)](
+    _attend[(count * tiles, kv_heads, min(splits, tables.shape[1]))](
         query, blocks, tables, tables.stride(0), pool.keys, pool.key_scales, pool.values, pool.value_scales,
-        sums, states, QUERY_HEADS=query_heads, KV_HEADS=kv_heads, D=head_dim, TILES=tiles, BT=tile[0],
+        sums, states, QUERY_HEADS=query_heads, KV_HEADS=kv_heads, D=head_dim, TILES=tiles,
+        TILE=rows, BT=tile[0], SPLITS=splits,
         KEY=pool.key.number, VALUE=pool.value.number, QK=qk, PV=pv,
         num_warps=tile[1], num_stages=tile[2],
     )  # fmt: skip
@@ -273,23 +281,20 @@ def attend(
 @triton.jit
 def _merge(
     sums, states, rows, projected, row_stride, gate_at, y, y_stride,
-    QUERY_HEADS: tl.constexpr, D: tl.constexpr, ROTATED: tl.constexpr, BS: tl.constexpr,
+    QUERY_HEADS: tl.constexpr, D: tl.constexpr, ROTATED: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0), tl.program_id(1)
     position = tl.load(rows + row * _ROW + 1)
-    count = position // split_tokens(position) + 1
-    base = (row.to(tl.int64) * QUERY_HEADS + head) * _SPLITS
-    d, s = tl.arange(0, D), tl.arange(0, _SPLITS)
-    largest = tl.max(tl.load(states + (base + s) * 2, mask=s < count, other=-float("inf")), 0)
-    acc = tl.zeros((D,), tl.float32)
-    total = 0.0
-    for start in range(0, count, BS):
-        piece = start + tl.arange(0, BS)
-        here = piece < count
-        factor = tl.exp(tl.load(states + (base + piece) * 2, mask=here, other=-float("inf")) - largest)
-        total += tl.sum(factor * tl.load(states + (base + piece) * 2 + 1, mask=here, other=0), 0)
-        part = tl.load(sums + (base + piece)[:, None] * D + d[None, :], mask=here[:, None], other=0)
-        acc += tl.sum(part * factor[:, None], 0)
+    count = position // split_tokens(position, SPLITS) + 1
+    base = (row.to(tl.int64) * QUERY_HEADS + head) * SPLITS
+    d, s = tl.arange(0, D), tl.arange(0, SPLITS)
+    here = s < count
+    maximum = tl.load(states + (base + s) * 2, mask=here, other=-float("inf"))
+    # All splits at once: few programs run here, and each should wait for memory once.
+    part = tl.load(sums + (base + s)[:, None] * D + d[None, :], mask=here[:, None], other=0)
+    factor = tl.exp(maximum - tl.max(maximum, 0))
+    total = tl.sum(factor * tl.load(states + (base + s) * 2 + 1, mask=here, other=0), 0)
+    acc = tl.sum(part * factor[:, None], 0)
     acc = acc / total
     if ROTATED:
         acc = e.rotate(acc, D)
@@ -299,11 +304,12 @@ def _merge(
 
 
 def merge(
-    sums: Tensor, states: Tensor, rows: Tensor, heads: Heads, rotated: bool, y: Tensor, count: int
-) -> None:
-    """Splits in order, divided, rotated back if values are rotated, times σ(gate): ``y`` [.., heads · D]."""
+    sums: Tensor, states: Tensor, rows: Tensor, heads: Heads, rotated: bool, y: Tensor, count: int,
+    splits: int = SPLITS,
+) -> None:  # fmt: skip
+    """Splits together, divided, rotated back if values are rotated, times σ(gate): ``y`` [.., heads · D]."""
     _merge[(count, heads.query_heads)](
         sums, states, rows, heads.projected, heads.projected.stride(0), heads.gate_at, y, y.stride(0),
-        QUERY_HEADS=heads.query_heads, D=heads.head_dim, ROTATED=rotated, BS=8,
-        num_warps=2,
+        QUERY_HEADS=heads.query_heads, D=heads.head_dim, ROTATED=rotated, SPLITS=splits,
+        num_warps=8,
     )  # fmt: skip

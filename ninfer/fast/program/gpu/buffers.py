@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from ninfer.fast.ops.attention.gpu import SPLITS
+from ninfer.fast.ops.gdn.gpu import DeltaRows
 from ninfer.fast.ops.linear.packing import padded
 from ninfer.fast.ops.select.contract import CANDIDATES
 from ninfer.fast.ops.select.gpu import slices_of
-from ninfer.model.config import TextConfig
+from ninfer.model.config import GdnConfig, TextConfig
 
 # Every packed K is a multiple of 256 or 512.
 STEP = 512
@@ -105,11 +106,29 @@ class RoundBuffers:
             self.shared_product = make("shared_product", (rows, padded(m.shared_mlp, STEP)), activations)
             self.shared_sums = make("shared_sums", (sizes.parts, rows, hidden), torch.float32)
 
-    def projected(self, columns: int, record: str = "") -> Tensor:
-        """Rows of a mixer's projections; ``record`` names a set of its own."""
-        return self.workspace.tensor(f"projected{record}", (self.sizes.rows, columns), torch.float32)
+    def projected(self, columns: int) -> Tensor:
+        """Rows of an attention layer's projections."""
+        return self.workspace.tensor("projected", (self.sizes.rows, columns), torch.float32)
 
-    def gates(self, columns: int, record: str = "") -> Tensor:
+    def delta_inputs(self, columns: int, sets: int) -> Tensor:
+        """Rows of Gated DeltaNet projections: one set for all layers, or one each that is kept."""
+        return self.workspace.tensor("delta_inputs", (sets, self.sizes.rows, columns), torch.float32)
+
+    def delta_rows(self, config: GdnConfig, sets: int) -> DeltaRows:
+        """Rows of Gated DeltaNet layers; what a fold reads has a leading axis of ``sets``."""
+        rows, make = self.sizes.rows, self.workspace.tensor
+        keys, values = config.key_heads * config.key_dim, config.value_heads * config.value_dim
+        return DeltaRows(
+            make("delta_queries", (rows, keys), torch.float32),
+            make("delta_keys", (sets, rows, keys), torch.float32),
+            make("delta_decays", (sets, rows, config.value_heads), torch.float32),
+            make("delta_rates", (rows, config.value_heads), torch.float32),
+            make("delta_deltas", (sets, rows, values), torch.float32),
+            make("delta_outputs", (rows, values), torch.float32),
+            make("delta_arrived", (rows, config.value_heads), torch.int32),
+        )
+
+    def gates(self, columns: int) -> Tensor:
         """Parts of a and b where they are projected apart."""
         shape = (self.sizes.small_parts, self.sizes.rows, columns)
-        return self.workspace.tensor(f"gates{record}", shape, torch.float32)
+        return self.workspace.tensor("gates", shape, torch.float32)

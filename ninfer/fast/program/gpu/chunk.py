@@ -26,6 +26,7 @@ from ninfer.fast.ops.moe import gpu as moe
 from ninfer.fast.ops.rms_norm.gpu import Sums, combine
 from ninfer.fast.ops.swiglu.gpu import swiglu
 from ninfer.fast.program.gpu.buffers import STEP, Workspace
+from ninfer.fast.program.gpu.delta_nets import delta_net
 from ninfer.fast.program.gpu.forward import Forward
 from ninfer.fast.program.gpu.memory import GpuPages
 from ninfer.fast.program.gpu.parameters import (
@@ -249,7 +250,7 @@ class Prefill:
         count = len(chunk.tokens)
         projected = self._project(part.inputs, "projected", count)
         gates = None if part.gates is None else self._project(part.gates, "gates", count)[None]
-        net = self._forward.delta_net(index, part, projected, gates)
+        net = delta_net(self._config, self._forward.states, index, part, projected, gates)
         mixed = self.workspace.held("mixed")
         delta_chunk(net, self._delta_buffers(), chunk.slot, chunk.start, count, mixed)
         gdn.shift(net, self._block, 1)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from ninfer.fast.ops.attention import gpu as attention
-from ninfer.fast.ops.gdn import gpu as gdn
 from ninfer.fast.ops.linear.gpu import SWIGLU, Tile, embed, linear
 from ninfer.fast.ops.linear.packing import Packed
 from ninfer.fast.ops.moe import gpu as moe
@@ -21,9 +20,10 @@ from ninfer.fast.ops.rows.gpu import keep_last
 from ninfer.fast.ops.select import gpu as select
 from ninfer.fast.program.gpu.buffers import RoundBuffers
 from ninfer.fast.program.gpu.control import Control
+from ninfer.fast.program.gpu.delta_nets import DeltaNets
 from ninfer.fast.program.gpu.memory import GpuPages, GpuStates
-from ninfer.fast.program.gpu.parameters import AttentionPart, GdnPart, Layer, MixturePart, TextModel
-from ninfer.fast.program.gpu.shapes import Shape
+        self._config, self._model, self._keeps = config, model, keeps
+        self.states, self._pages = states, pages
 from ninfer.fast.program.gpu.tiles import TileTable
 from ninfer.fast.program.gpu.weights import Projection
 from ninfer.model.config import AttentionConfig, TextConfig, rotary_axis
@@ -66,18 +66,13 @@ class Forward:
         records: bool,
         keeps: bool = False,
     ) -> None:
-        self._config, self._model, self._keeps = config, model, keeps
-        self._states, self._pages = states, pages
+        self._delta_nets.fold(self._control.blocks, blocks)
+        self._keep_last(blocks)
         self._buffers, self._control, self._tiles = buffers, control, tiles
-        self._records = records
         device = buffers.workspace.device
         self._rotary = None if config.attention is None else Rotary(config.attention, device)
         self._activations = buffers.normed.dtype
-        self._delta_nets = {
-            layer: self._delta_net(layer, part.gdn)
-            for layer, part in enumerate(model.layers)
-            if part.gdn is not None
-        }
+        self._delta_nets = DeltaNets(config, model, states, buffers, tiles, records)
 
     def set_pages(self, pages: GpuPages) -> None:
         """The pools, which are sized last."""
@@ -95,27 +90,6 @@ class Forward:
             self._rotary.frequencies, self._rotary.axes, config.query_heads, config.kv_heads, config.head_dim,
             self._config.rms_eps,
         )  # fmt: skip
-
-    def delta_net(self, layer: int, part: GdnPart, projected: Tensor, gates: Tensor | None) -> gdn.DeltaNet:
-        """One Gated DeltaNet layer over ``projected`` rows and, where they lie apart, ``gates``."""
-        config = self._config.gdn
-        assert config is not None
-        at = part.inputs.at if part.gates is None else part.gates.at
-        return gdn.DeltaNet(
-            projected, part.inputs.at["z"], projected[None] if gates is None else gates,
-            at["a_projection"], at["b_projection"], part.convolution, part.a_log, part.dt_bias, part.norm,
-            self._states.images, self._states.window_at[layer], self._states.state_at[layer],
-            config.key_heads, config.value_heads, config.key_dim, config.value_dim, self._config.rms_eps,
-        )  # fmt: skip
-
-    def _delta_net(self, layer: int, part: GdnPart) -> gdn.DeltaNet:
-        record = f"_{layer}" if self._records else "_gdn"
-        projected = self._buffers.projected(part.inputs.columns, record)
-        gates = None
-        if part.gates is not None:
-            tile = self._tiles.tile(part.gates.parts[0][0])
-            gates = self._buffers.gates(part.gates.columns, record)[: tile.parts]
-        return self.delta_net(layer, part, projected, gates)
 
     # --- Forward -----------------------------------------------------------------------------------
 
@@ -136,7 +110,7 @@ class Forward:
 
     def _keep_last(self, blocks: int) -> None:
         if self._keeps:
-            images, at = self._states.images, self._states.hidden_at
+            images, at = self.states.images, self.states.hidden_at
             keep_last(self._buffers.hidden, images, at, self._control.blocks, blocks)
 
     def head(self, rows: int) -> None:
@@ -174,14 +148,15 @@ class Forward:
         if layer.attention is not None:
             return self._attention(index, layer.attention, shape)
         assert layer.gdn is not None
-        part, net = layer.gdn, self._delta_nets[index]
+        part, net = layer.gdn, self._delta_nets.nets[index]
         self._project(part.inputs, net.projected, shape.rows)
         if part.gates is not None:
             (matrix, _), *others = part.gates.parts
             assert not others, "a and b have one format"
             linear(self._buffers.normed, matrix, net.gates, self._tiles.tile(matrix), shape.rows)
-        gdn.delta(net, self._control.blocks, self._buffers.mixed, shape.blocks)
-        return self._buffers.mixed
+        mixed = self._buffers.mixed
+        self._delta_nets.delta(index, self._control.blocks, mixed, shape.blocks, shape.widest)
+        return mixed
 
     def _append(self, index: int, part: AttentionPart, rows: int) -> attention.Heads:
         """Keys and values of normed rows into their lanes' pages."""
@@ -271,8 +246,12 @@ class Forward:
 
     def fold(self, blocks: int) -> None:
         """Commit the first COLUMNS columns of blocks that were only verified; needs ``records``."""
+<<<<<<< HEAD
         assert self._records
         for net in self._delta_nets.values():
             gdn.delta(net, self._control.blocks, self._buffers.mixed, blocks, fold=True)
             gdn.shift(net, self._control.blocks, blocks)
         self._keep_last(blocks)
+=======
+        self._delta_nets.fold(self._control.blocks, blocks)
+>>>>>>> 0bb664b (Delta rule of verify blocks in slices of d_v, fold of all layers in one launch; keys of a verify block read fewer times; merge in one step)

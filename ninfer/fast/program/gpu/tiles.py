@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ninfer import spec
+from ninfer.fast.ops.gdn.gpu import DeltaCut
 from ninfer.fast.ops.linear.gpu import Tile, steps_of
 from ninfer.fast.ops.linear.packing import NAMES, Packed
 
@@ -37,6 +38,10 @@ class TileTable:
         columns = 16 if self.deterministic else tile.columns
         parts = min(tile.parts, steps_of(matrix, tile))
         return Tile(tile.rows, parts, tile.k, tile.warps, tile.stages, columns)
+
+    def delta(self) -> DeltaCut:
+        """Slices of a value head of a round's delta rule, and warps of each."""
+        return DeltaCut(*self._rows()["delta"])
 
     def chunk_attention(self) -> tuple[int, int, int, int]:
         """Query rows, keys, warps and stages of a prefill chunk's attention."""
