@@ -1,4 +1,4 @@
-"""The delta rule of rounds in Triton's interpreter: blocks, single columns and folds against the reference."""
+"""The delta rule of rounds in Triton's interpreter: blocks, columns and folds against the reference."""
 
 from __future__ import annotations
 
