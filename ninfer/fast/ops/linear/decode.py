@@ -22,13 +22,16 @@ lop3.b32 b, t, 0x00800080, 0x43004300, 0xEA; mov.b32 minus, 0xBF80BF80; fma.rn.b
 _E4M3 = """{{ .reg .b32 s, m, up, zero; {sign}; and.b32 s, s, 0x80008000; {magnitude};
 lop3.b32 m, m, 0x07F007F0, s, 0xEA; mov.b32 up, 0x7B807B80; mov.b32 zero, 0x80008000;
 fma.rn.bf16x2 $0, m, up, zero; }}"""
-# E2M1: sign to bit 15, exponent and fraction to bits 6..8 (2^-126 too small), times the scale. The scale is
-# byte (lane mod 4) of its word ($2): E4M3 bits moved into a bf16 (2^-120 too small), times 2^120 and 2^118.
-_E2M1 = """{{ .reg .b32 s, m, zero, f, up; mov.u32 f, %laneid; and.b32 f, f, 3; shl.b32 f, f, 3; shr.u32 f,
-$2, f; and.b32 f, f, 0xFF; shl.b32 f, f, 4; prmt.b32 f, f, f, 0x1010; mov.b32 zero, 0x80008000;
+# E2M1: sign to bit 15, exponent and fraction to bits 6..8 (2^-126 too small), times the scale. Codes lie in
+# their word so that for three planes of four that is one shift (``packing.E2M1_BITS``). The scale is byte
+# (lane mod 4) of its word ($2): E4M3 bits moved into a bf16 (2^-120 too small), times 2^120 and 2^118.
+_E2M1 = """{{ .reg .b32 m, t, zero, f, up; mov.u32 t, %laneid; and.b32 t, t, 3;
+mad.lo.u32 t, t, 0x101, 0x4040; prmt.b32 f, $2, 0, t; shl.b32 f, f, 4; mov.b32 zero, 0x80008000;
 mov.b32 up, 0x7B807B80; fma.rn.bf16x2 f, f, up, zero; mov.b32 up, 0x7A807A80; fma.rn.bf16x2 f, f, up, zero;
-shl.b32 s, $1, {sign}; and.b32 s, s, 0x80008000; {magnitude};
-lop3.b32 m, m, 0x01C001C0, s, 0xEA; fma.rn.bf16x2 $0, m, f, zero; }}"""
+{code}; fma.rn.bf16x2 $0, m, f, zero; }}"""
+_E2M1_ALIGNED = "shl.b32 m, $1, {left}; and.b32 m, m, 0x81C081C0"
+_E2M1_APART = """shr.u32 m, $1, 6; and.b32 m, m, 0x01800180; shr.u32 t, $1, 5;
+lop3.b32 m, t, 0x00400040, m, 0xEA; shl.b32 t, $1, 5; lop3.b32 m, t, 0x80008000, m, 0xEA"""
 # Four codes: two registers of nibbles ($2, $3), one of high bits, a byte a code ($4).
 _WIDE = """{{ .reg .b32 l, h, one, less; mov.b32 one, 0x3F803F80; mov.b32 less, {less};
 prmt.b32 h, $4, 0, 0x4140; {move}; shr.u32 l, $2, {shift}; lop3.b32 l, l, 0x000F000F, 0x43004300, 0xEA;
@@ -50,7 +53,10 @@ _E4M3S = tl.constexpr(
     )
 )
 _E2M1S = tl.constexpr(
-    tuple(_E2M1.format(sign=12 - 4 * plane, magnitude=_moved("m", "$1", 6 - 4 * plane)) for plane in range(4))
+    tuple(
+        _E2M1.format(code=_E2M1_APART if plane == 3 else _E2M1_ALIGNED.format(left=3 * plane))
+        for plane in range(4)
+    )
 )
 _SIXES = tl.constexpr(
     tuple(
@@ -110,13 +116,22 @@ def e2m1_lanes(words, scale_words, i, PLANE: tl.constexpr, ACT: tl.constexpr):
             asm, "=r,r,r,r", [words, scale_words], dtype=tl.bfloat16, is_pure=True, pack=2
         )
     bytes_ = (scale_words >> (((i // 2) % 4) * 8)[None, :]) & 255
-    return (e2m1_value(words.to(tl.int32) >> (4 * PLANE)) * e4m3_value(bytes_)).to(ACT)
+    return (e2m1_value(e2m1_code(words, PLANE)) * e4m3_value(bytes_)).to(ACT)
 
 
 @triton.jit
 def e2m1(words, scale, PLANE: tl.constexpr):
-    """E2M1 nibbles times ``scale``, float32."""
-    return e2m1_value(words.to(tl.int32) >> (4 * PLANE)) * scale
+    """E2M1 codes times ``scale``, float32."""
+    return e2m1_value(e2m1_code(words, PLANE)) * scale
+
+
+@triton.jit
+def e2m1_code(words, PLANE: tl.constexpr):
+    """The four bits of a code, from where ``packing.E2M1_BITS`` puts them."""
+    w = words.to(tl.int32)
+    if PLANE == 3:
+        return ((w >> 7) & 8) | ((w >> 12) & 6) | ((w >> 11) & 1)
+    return ((w >> (12 - 3 * PLANE)) & 8) | ((w >> (6 - 3 * PLANE)) & 7)
 
 
 @triton.jit

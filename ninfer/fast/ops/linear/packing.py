@@ -10,7 +10,7 @@ planes are separate matrix products (no lane ever moves). Scales lie as 64-bit w
 | fp8 | 64 | 2 bytes | 128 | | (one a row) |
 | q8 | 32 (a group) | 2 bytes | 64 | | K 128 |
 | q6, q5, q4 | 64 (a group) | 4 nibbles | 256 | 2 bits a code (q6, K 256), 1 bit (q5, K 512) | K 256 |
-| nvfp4 | 64 (4 groups, lane by lane: ``_order``) | 4 nibbles | 256 | | K 128 |
+| nvfp4 | 64 (4 groups, lane by lane: ``_order``) | 4 codes (``E2M1_BITS``) | 256 | | K 128 |
 
 bf16 stays as it is, [N, K] with K contiguous. N is padded to ROW_STEP and K to ``k_step`` with zero scales.
 """
@@ -34,6 +34,9 @@ NAMES = {
     "nvfp4": NVFP4,
 }
 PANEL, ROW_STEP = 64, 128
+# Places in an nvfp4 word of each plane's code, bit 0 (fraction) to bit 3 (sign): in the first three planes
+# they stand to each other as the sign, exponent and fraction of a bf16 do.
+E2M1_BITS = ((6, 7, 8, 15), (3, 4, 5, 12), (0, 1, 2, 9), (11, 13, 14, 10))
 # The bits of a code, and what is added to a two's-complement code so that it is stored as a number from 0 on.
 BITS = {Q6: 6, Q5: 5, Q4: 4}
 
@@ -134,7 +137,12 @@ def pack_nvfp4(codes: Tensor, scales: Tensor, factors: Tensor) -> Packed:
     rows, columns = codes.shape
     height, width = padded(rows, ROW_STEP), padded(columns, k_step(NVFP4))
     natural = _pad(codes, height, width).view(height, -1, 64)
-    words = _interleave(natural[..., _order(codes)].view(height, width).to(torch.int32), extent=64, planes=4)
+    nibbles = _interleave(
+        natural[..., _order(codes)].view(height, width).to(torch.int32), extent=64, planes=4
+    )
+    words = _moved_bits(
+        nibbles, {4 * j + i: to for j, bits in enumerate(E2M1_BITS) for i, to in enumerate(bits)}
+    )
     packed = _scale_words(_pad(scales, height, width // 16), 8)
     return Packed(
         NVFP4, rows, columns, width, words, _none(codes), packed, pad(factors.float(), (0, height - rows))
@@ -174,7 +182,11 @@ def unpack(matrix: Packed) -> list[Tensor]:
     if number == BF16:
         return [matrix.words[:rows, :columns]]
     extent, planes = {FP8: (64, 2), Q8: (32, 2)}.get(number, (64, 4))
-    codes = _separate(matrix.words, matrix.width, extent, planes)
+    words = matrix.words
+    if number == NVFP4:
+        places = {at: 4 * j + i for j, bits in enumerate(E2M1_BITS) for i, at in enumerate(bits)}
+        words = _moved_bits(words, places)
+    codes = _separate(words, matrix.width, extent, planes)
     if number in (Q6, Q5):
         codes = codes | (_high_codes(number, matrix.high, matrix.width) << 4)
     if number in BITS:
@@ -207,6 +219,16 @@ def _interleave(codes: Tensor, extent: int, planes: int) -> Tensor:
     for plane in range(1, planes):
         words = words | parts[plane] << (bits * plane)
     return words.to(torch.int16).transpose(1, 2).contiguous()
+
+
+def _moved_bits(words: Tensor, places: dict[int, int]) -> Tensor:
+    """16-bit words with bit i of each moved to ``places[i]``."""
+    moved = torch.zeros_like(words)
+    for source, target in places.items():
+        bit = (words >> source) & 1
+        # The sign bit of an int16 is its own negative.
+        moved |= bit << target if target < 15 else torch.where(bit != 0, -32768, 0).to(words.dtype)
+    return moved
 
 
 def _separate(words: Tensor, width: int, extent: int, planes: int) -> Tensor:
