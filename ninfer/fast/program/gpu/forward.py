@@ -22,8 +22,8 @@ from ninfer.fast.program.gpu.buffers import RoundBuffers
 from ninfer.fast.program.gpu.control import Control
 from ninfer.fast.program.gpu.delta_nets import DeltaNets
 from ninfer.fast.program.gpu.memory import GpuPages, GpuStates
-        self._config, self._model, self._keeps = config, model, keeps
-        self.states, self._pages = states, pages
+from ninfer.fast.program.gpu.parameters import AttentionPart, Layer, MixturePart, TextModel
+from ninfer.fast.program.gpu.shapes import Shape
 from ninfer.fast.program.gpu.tiles import TileTable
 from ninfer.fast.program.gpu.weights import Projection
 from ninfer.model.config import AttentionConfig, TextConfig, rotary_axis
@@ -66,8 +66,8 @@ class Forward:
         records: bool,
         keeps: bool = False,
     ) -> None:
-        self._delta_nets.fold(self._control.blocks, blocks)
-        self._keep_last(blocks)
+        self._config, self._model, self._keeps = config, model, keeps
+        self.states, self._pages = states, pages
         self._buffers, self._control, self._tiles = buffers, control, tiles
         device = buffers.workspace.device
         self._rotary = None if config.attention is None else Rotary(config.attention, device)
@@ -246,12 +246,5 @@ class Forward:
 
     def fold(self, blocks: int) -> None:
         """Commit the first COLUMNS columns of blocks that were only verified; needs ``records``."""
-<<<<<<< HEAD
-        assert self._records
-        for net in self._delta_nets.values():
-            gdn.delta(net, self._control.blocks, self._buffers.mixed, blocks, fold=True)
-            gdn.shift(net, self._control.blocks, blocks)
-        self._keep_last(blocks)
-=======
         self._delta_nets.fold(self._control.blocks, blocks)
->>>>>>> 0bb664b (Delta rule of verify blocks in slices of d_v, fold of all layers in one launch; keys of a verify block read fewer times; merge in one step)
+        self._keep_last(blocks)
