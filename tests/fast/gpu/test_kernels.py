@@ -102,8 +102,11 @@ QUERY_HEADS, KV_HEADS, D, TOKENS = 4, 2, 64, 100
 ROPE = RopeConfig(1e4, 0.25, (3, 3, 2))
 
 
-@pytest.mark.parametrize("kv_format", ["bf16", "int8", "fp8", "nvfp4", "k8v4"])
-def test_attention_of_rounds_and_chunks(kv_format: str) -> None:
+@pytest.mark.parametrize(
+    ("kv_format", "columns"),
+    [("bf16", 3), ("bf16", 12), ("int8", 12), ("fp8", 3), ("nvfp4", 12), ("k8v4", 3)],
+)
+def test_attention_of_rounds_and_chunks(kv_format: str, columns: int) -> None:
     key, value = e.encoding(kv_format, "key", D), e.encoding(kv_format, "value", D)
 
     def plane(words: int, kind: torch.dtype) -> Tensor:
@@ -113,8 +116,7 @@ def test_attention_of_rounds_and_chunks(kv_format: str) -> None:
         plane(key.words, key.word_type), plane(key.scales, key.scale_type),
         plane(value.words, value.word_type), plane(value.scales, value.scale_type), key, value,
     )  # fmt: skip
-    columns = 2 * QUERY_HEADS * D + 2 * KV_HEADS * D
-    projected = torch.randn(TOKENS, columns)
+    projected = torch.randn(TOKENS, 2 * QUERY_HEADS * D + 2 * KV_HEADS * D)
     query_norm, key_norm = torch.rand(D) + 0.5, torch.rand(D) + 0.5
     frequencies = 1 / torch.tensor(1e4) ** (torch.arange(0, 16, 2).float() / 16)
     axes = torch.tensor([rotary_axis(pair, (3, 3, 2)) for pair in range(8)], dtype=torch.int32)
@@ -134,14 +136,14 @@ def test_attention_of_rounds_and_chunks(kv_format: str) -> None:
     wanted_query = rope(rms_norm(x[:, :QUERY_HEADS], query_norm - 1, 1e-6), rows[:, 2:5].T, ROPE)
     gate = x[:, QUERY_HEADS : 2 * QUERY_HEADS]
     wanted = gated_attention(wanted_query.double(), gate.double(), keys, values).flatten(1)
-    # A block of three columns at the end, then a chunk from the middle on.
-    sums, states = poison(3, QUERY_HEADS, 64, D), poison(3, QUERY_HEADS, 64, 2)
-    blocks = torch.tensor([[0, 3, 0, 0, TOKENS - 3, 1, 0, 0]], dtype=torch.int32)
+    # A block of some columns at the end, then a chunk from the middle on.
+    sums, states = poison(columns, QUERY_HEADS, 64, D), poison(columns, QUERY_HEADS, 64, 2)
+    blocks = torch.tensor([[0, columns, 0, 0, TOKENS - columns, 1, 0, 0]], dtype=torch.int32)
     y = poison(TOKENS, QUERY_HEADS * D)
-    last = dataclasses.replace(heads, projected=projected[-3:])
-    attention.attend(query[-3:], pool, blocks, tables, sums, states, 1, 3, torch.float32)
-    attention.merge(sums, states, rows[-3:], last, value.rotated, y[-3:], 3)
-    close(y[-3:].double(), wanted[-3:], 1e-5)
+    last = dataclasses.replace(heads, projected=projected[-columns:])
+    attention.attend(query[-columns:], pool, blocks, tables, sums, states, 1, columns, torch.float32)
+    attention.merge(sums, states, rows[-columns:], last, value.rotated, y[-columns:], columns)
+    close(y[-columns:].double(), wanted[-columns:], 1e-5)
     begin = 40
     late = dataclasses.replace(heads, projected=projected[begin:])
     wide = tuple(torch.zeros(2, KV_HEADS, 64, D, dtype=torch.int16) for _ in range(2))
