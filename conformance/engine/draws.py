@@ -20,7 +20,7 @@ Random = np.random.Generator
 Tokens = npt.NDArray[np.int32]
 
 RECIPES = ("bf16", "q8", "q4", "groupwise-int")
-KV_FORMATS = ("float32", "bf16", "int8")
+KV_FORMATS = ("float32", "bf16", "int8", "fp8", "nvfp4", "k8v4")
 CHUNKS = (64, 128, 192, 256)
 PAGE = 64
 MAX_CONTEXT = 1024

@@ -24,8 +24,10 @@ from ninfer.reference.state import GdnState, KvCache, State
 # Decoded keys and values [T, Hkv, D] of one layer, float64, keys in their own basis.
 Stored = tuple[Tensor, Tensor]
 # A neighbouring code lies this far away at most, as a share of the row's largest value: one step of bf16, of
-# fp16, or of int8 with amax / 127 (which the rotation spreads).
+# fp16, or of int8 with amax / 127 (which the rotation spreads); an eighth of an E4M3 code, a third of E2M1's.
+_STEPS = {"fp8_row": 0.13, "nvfp4_g16": 0.34}
 _STEP = 0.01
+_E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 
 
 class RoundTripCache(KvCache):
@@ -57,9 +59,11 @@ class StoredCache(RoundTripCache):
     def append(self, keys: Tensor, values: Tensor) -> None:
         place = slice(self.length, self.length + len(keys))
         given = [rows[place].to(keys.dtype) for rows in self.stored]
-        for mine, theirs in zip(self._round_trips(keys, values), given, strict=True):
+        roles = spec.document("kv_formats")["formats"][self._format]
+        steps = [_STEPS.get(roles[role]["encoding"], _STEP) for role in ("key", "value")]
+        for mine, theirs, step in zip(self._round_trips(keys, values), given, steps, strict=True):
             away = (mine - theirs).abs().amax(-1) / mine.abs().amax(-1).clamp_min(1e-20)
-            assert away.max() <= _STEP, (
+            assert away.max() <= step, (
                 f"a stored row is {away.max():.1e} of its size away from the reference's"
             )
         KvCache.append(self, *given)
@@ -93,9 +97,9 @@ def round_trip(rows: Tensor, encoding: str, rotated: bool) -> Tensor:
         return exact.to(rows.dtype)
     if encoding == "fp16":
         return exact.to(torch.float16).to(rows.dtype)
-    assert encoding == "int8_g64", f"no round trip for {encoding}"
+    coders = {"int8_g64": int8_groups, "fp8_row": fp8_rows, "nvfp4_g16": nvfp4_groups}
     stored = exact.to(torch.float32)
-    decoded = int8_groups(rotate(stored) if rotated else stored).to(rows.dtype)
+    decoded = coders[encoding](rotate(stored) if rotated else stored).to(rows.dtype)
     return rotate(decoded) if rotated else decoded
 
 
@@ -109,12 +113,51 @@ def stored_rows(pool: LayerPool, kv_format: str, block_table: npt.NDArray[np.int
     if kv_format == "bf16":
         words = torch.from_numpy(pool.keys[at].view(np.int16)).view(torch.bfloat16)
         return words.double(), torch.from_numpy(pool.values[at].view(np.float16)).double()
-    scales = (torch.from_numpy(plane[at]).double() for plane in (pool.key_scales, pool.value_scales))
-    keys, values = (
-        (codes.double().unflatten(-1, (-1, 64)) * scale[..., None]).flatten(-2)
-        for codes, scale in zip((keys, values), scales, strict=True)
-    )
-    return rotate(keys), values
+    roles = spec.document("kv_formats")["formats"][kv_format]
+    scales = (torch.from_numpy(plane[at]) for plane in (pool.key_scales, pool.value_scales))
+    decoded = []
+    for role, codes, scale in zip(("key", "value"), (keys, values), scales, strict=True):
+        rows = decode(roles[role]["encoding"], codes, scale)
+        decoded.append(rotate(rows) if roles[role]["rotated"] else rows)
+    return decoded[0], decoded[1]
+
+
+def decode(encoding: str, codes: Tensor, scales: Tensor) -> Tensor:
+    """Float64 rows of stored codes and scales."""
+    if encoding == "int8_g64":
+        return (codes.double().unflatten(-1, (-1, 64)) * scales.double()[..., None]).flatten(-2)
+    if encoding == "fp8_row":
+        return codes.view(torch.float8_e4m3fn).double() * scales.double()
+    words = torch.stack([codes & 15, codes >> 4], -1).flatten(-2).long()
+    sizes = _E2M1.double()[words & 7] * torch.where(words & 8 > 0, -1, 1)
+    steps = scales.view(torch.float8_e4m3fn).double()[..., None]
+    return (sizes.unflatten(-1, (-1, 16)) * steps).flatten(-2)
+
+
+def fp8_rows(rows: Tensor) -> Tensor:
+    """Float32 rows to E4M3 with one fp16 scale each and back."""
+    largest = rows.abs().amax(-1, keepdim=True)
+    scale = (largest / 448).clamp(2.0**-24, 65504).to(torch.float16).to(torch.float32)
+    codes = (rows * (1 / scale)).clamp(-448, 448).to(torch.float8_e4m3fn).to(torch.float32)
+    return torch.where(largest > 0, codes * scale, 0)
+
+
+def nvfp4_groups(rows: Tensor) -> Tensor:
+    """Float32 rows to E2M1 with one E4M3 scale per 16, the best of five targets, and back."""
+    groups = rows.unflatten(-1, (-1, 16))
+    largest = groups.abs().amax(-1, keepdim=True)
+    best, least = torch.zeros_like(groups), torch.full_like(largest, torch.inf)
+    middles = (_E2M1[1:] + _E2M1[:-1]) / 2
+    for target in (6, 4, 4.5, 5, 5.5):
+        inverse = torch.tensor(1.0) / torch.tensor(target)
+        scale = (largest * inverse).clamp(2.0**-9, 448).to(torch.float8_e4m3fn).to(torch.float32)
+        sizes = (groups / scale).abs()[..., None]
+        # A tie goes to the even code: from 0.75, 1.75 and 3.5 up, from the other middles down.
+        codes = ((sizes > middles) | ((sizes == middles) & (torch.arange(7) % 2 == 1))).sum(-1)
+        decoded = torch.copysign(_E2M1[codes], groups) * scale
+        error = (groups - decoded).square().sum(-1, keepdim=True)
+        best, least = torch.where(error < least, decoded, best), torch.minimum(error, least)
+    return torch.where(largest > 0, best, 0).flatten(-2)
 
 
 def int8_groups(rows: Tensor) -> Tensor:

@@ -12,13 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 # Excused differences per compared position, across engines and across cut lists.
-CAPS = {"float32": 1 / 20_000, "bf16": 1 / 500, "int8": 1 / 500}
+COARSE = ("fp8", "nvfp4", "k8v4")
+CODED = ("bf16", "int8", *COARSE)
+CAPS = {"float32": 1 / 20_000, **dict.fromkeys(CODED, 1 / 500)}
 # A run too short for its cap to mean anything may have this many.
-LEAST_CAPS = {"float32": 1, "bf16": 4, "int8": 4}
+LEAST_CAPS = {"float32": 1, **dict.fromkeys(CODED, 4)}
 # Positions whose logits may err by more than the bound, which is 1.5 × the 99th percentile of plain PyTorch's
 # errors at least. Errors of one answer hang together: of 100,000 positions with float32 caches 6 were seen in
 # one campaign and 35 in another, none of them above 2.2 times the bound.
-OUTSIDE = {"float32": 1 / 1_000, "bf16": 1 / 100, "int8": 1 / 100}
+OUTSIDE = {"float32": 1 / 1_000, **dict.fromkeys(CODED, 1 / 100)}
 # With float32 caches nothing is rounded to codes: an error so many times the bound is a fault, however rare.
 FAR_OUTSIDE = 6
 # The logits rule: errors of the fast engine, at the median and the 99th percentile, against plain PyTorch's.

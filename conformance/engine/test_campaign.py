@@ -28,10 +28,15 @@ GROUPS = (
     Group(ModelDraw(kind="moe", recipe="q8", shape="odd"), "bf16", 192, 8),
     Group(ModelDraw(kind="moe", layers="AGGG"), "int8", 64, 8),
     Group(ModelDraw(recipe="q8", layers="GAGA", shape="odd"), "int8", 128, 8),
+    Group(ModelDraw(recipe="q8", layers="GAGA"), "fp8", 64, 6),
+    Group(ModelDraw(kind="moe", layers="GGAA"), "k8v4", 128, 6),
+    Group(ModelDraw(layers="AGGG", shape="odd"), "nvfp4", 64, 6),
 )
 CAMPAIGN_POSITIONS, GROUP_REQUESTS = 200_000, 40
 # The next KV format of a campaign: half of it with float32 caches, whose cap needs the most positions.
-KV_ROTATION = ("float32", "bf16", "float32", "int8")
+KV_ROTATION = (
+    "float32", "bf16", "float32", "int8", "float32", "fp8", "float32", "k8v4", "float32", "nvfp4"
+)  # fmt: skip
 
 
 def run(group: Group, shelf: Shelf, random: np.random.Generator) -> Report:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from conformance.engine.kv import rotate, round_trip
+from conformance.engine.kv import decode, rotate, round_trip
 from ninfer.spec import document
 
-SUPPORTED = ("bf16", "fp16", "int8_g64")
+SUPPORTED = ("bf16", "fp16", "int8_g64", "fp8_row", "nvfp4_g16")
 CASES = [c for c in document("vectors/kv_formats")["cases"] if c["input"]["encoding"] in SUPPORTED]
 
 
@@ -25,10 +25,12 @@ def test_golden_rows_come_back_as_their_codes_decode(case: dict[str, Any]) -> No
     words = np.frombuffer(bytes.fromhex(case["input"]["bf16"]), "<u2")
     row = torch.from_numpy((words.astype(np.uint32) << 16).view(np.float32))
     codes = bytes.fromhex(case["expected"]["codes"])
-    scales = np.frombuffer(bytes.fromhex(case["expected"]["scales"]), "<f2").astype(np.float32)
-    if encoding == "int8_g64":
-        groups = np.frombuffer(codes, np.int8).astype(np.float32).reshape(-1, 64)
-        wanted = torch.from_numpy((groups * scales[:, None]).reshape(-1))
+    scales = np.frombuffer(
+        bytes.fromhex(case["expected"]["scales"]), np.uint8 if encoding == "nvfp4_g16" else "<f2"
+    )
+    if encoding in ("int8_g64", "fp8_row", "nvfp4_g16"):
+        stored = np.frombuffer(codes, np.int8 if encoding == "int8_g64" else np.uint8)
+        wanted = decode(encoding, torch.from_numpy(stored.copy()), torch.from_numpy(scales.copy())).float()
     elif encoding == "fp16":
         wanted = torch.from_numpy(np.frombuffer(codes, "<f2").astype(np.float32))
     else:
@@ -37,7 +39,7 @@ def test_golden_rows_come_back_as_their_codes_decode(case: dict[str, Any]) -> No
 
 
 def test_there_are_golden_rows_for_every_encoding() -> None:
-    assert {case["input"]["encoding"] for case in CASES} >= {"fp16", "int8_g64"}
+    assert {case["input"]["encoding"] for case in CASES} >= {"fp16", "int8_g64", "fp8_row", "nvfp4_g16"}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from ninfer.spec import document
 
@@ -67,6 +68,10 @@ def encode_plane(encoding: str, rows: Array) -> tuple[Array, Array]:
     if rule["rule"] == "direct":
         words = {"float32": lambda r: r.astype(np.float32), "bf16": bf16_words, "fp16": np.float16}
         return np.asarray(words[rule["code_type"]](rows)), none
+    if rule["rule"] == "absmax_float":
+        return _fp8_rows(rows, rule)
+    if rule["rule"] == "best_target":
+        return _nvfp4_rows(rows, rule)
     assert rule["rule"] == "absmax", f"{encoding} has no kernel yet"
     groups = rows.reshape(*rows.shape[:-1], -1, rule["group"])
     scales = (np.abs(groups).max(-1) / np.float32(rule["target"])).astype(np.float16)
@@ -76,11 +81,81 @@ def encode_plane(encoding: str, rows: Array) -> tuple[Array, Array]:
     return codes.astype(np.int8).reshape(rows.shape), scales
 
 
+def _e4m3(rows: Array) -> Array:
+    """The E4M3 words of float32 values, saturating, as uint8."""
+    limited = torch.from_numpy(np.clip(rows, -448, 448).astype(np.float32))
+    return limited.to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+
+
+def _e4m3_values(words: Array) -> Array:
+    """E4M3 words as float32."""
+    return torch.from_numpy(words.copy()).view(torch.float8_e4m3fn).float().numpy()
+
+
+def _fp8_rows(rows: Array, rule: Any) -> tuple[Array, Array]:
+    largest = np.abs(rows).max(-1, keepdims=True)
+    clamped = np.clip(largest / np.float32(rule["target"]), rule["scale_min"], rule["scale_max"])
+    scales = np.where(largest > 0, clamped, 0).astype(np.float16)
+    wide = np.where(largest > 0, scales, 1).astype(np.float32)
+    codes = _e4m3(rows * (np.float32(1) / wide))
+    return np.where(largest > 0, codes, np.uint8(0)), scales
+
+
+_E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+
+
+def _e2m1(rows: Array) -> Array:
+    """The E2M1 words of float32 values, saturating, ties to the even word."""
+    middles, size = (_E2M1[1:] + _E2M1[:-1]) / 2, np.abs(rows)
+    words = (size[..., None] > middles).sum(-1) + ((size[..., None] == middles) * (np.arange(7) % 2)).sum(-1)
+    return words + 8 * np.signbit(rows)
+
+
+def _e2m1_values(words: Array) -> Array:
+    """E2M1 words as float32."""
+    return np.where(words & 8, -1, 1).astype(np.float32) * _E2M1[words & 7]
+
+
+def _halved_sum(rows: Array) -> Array:
+    """The float32 sum of the last axis by a tree of halves; near ties of targets hang on its order."""
+    while rows.shape[-1] > 1:
+        half = rows.shape[-1] // 2
+        rows = rows[..., :half] + rows[..., half:]
+    return rows
+
+
+def _nvfp4_rows(rows: Array, rule: Any) -> tuple[Array, Array]:
+    groups = rows.astype(np.float32).reshape(*rows.shape[:-1], -1, rule["group"])
+    largest = np.abs(groups).max(-1, keepdims=True)
+    best: tuple[Array, Array, Array] | None = None
+    for target in rule["targets"]:
+        wanted = largest * (np.float32(1) / np.float32(target))
+        scales = _e4m3(np.clip(wanted, np.float32(rule["scale_min"]), np.float32(rule["scale_max"])))
+        step = _e4m3_values(scales)
+        codes = _e2m1(groups / step)
+        error = _halved_sum((groups - _e2m1_values(codes) * step) ** 2)
+        if best is None:
+            best = (codes, scales, error)
+        else:
+            better = error < best[2]
+            best = tuple(np.where(better, a, b) for a, b in zip((codes, scales, error), best, strict=True))  # type: ignore[assignment]
+    assert best is not None
+    codes, scales = (np.where(largest > 0, part, 0).astype(np.uint8) for part in best[:2])
+    flat = codes.reshape(rows.shape)
+    return flat[..., ::2] | (flat[..., 1::2] << 4), scales[..., 0]
+
+
 def decode(format_name: str, role: Role, codes: Array, scales: Array) -> Array:
     """The stored rows in float64; rotated keys stay rotated."""
     encoding = KV["encodings"][KV["formats"][format_name][role]["encoding"]]
     if encoding["code_type"] == "bf16":
         return bf16_values(codes).astype(np.float64)
+    if encoding["code_type"] == "e2m1":
+        words = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:-1], -1)
+        steps = np.repeat(_e4m3_values(scales).astype(np.float64), encoding["group"], -1)
+        return _e2m1_values(words).astype(np.float64) * steps
+    if encoding["code_type"] == "e4m3fn":
+        return _e4m3_values(codes).astype(np.float64) * scales.astype(np.float64)
     values = codes.astype(np.float64)
     if "group" not in encoding:
         return values

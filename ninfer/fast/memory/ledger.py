@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ninfer.fast.memory.pages import FORMATS, element_bytes
-from ninfer.fast.ops.attention.contract import GROUP, KV_INT8
+from ninfer.fast.memory.pages import planes
 from ninfer.fast.ops.control import PAGE_TOKENS
 from ninfer.model.config import TextConfig
 
@@ -22,12 +21,9 @@ def page_bytes(config: TextConfig, kv_format: str, mtp: bool = False) -> int:
     """Bytes of one KV page over all attention layers, the MTP head's too; 0 without attention."""
     if config.attention is None:
         return 0
-    number = FORMATS[kv_format]
-    row = config.attention.head_dim * element_bytes(number)
-    if number == KV_INT8:
-        row += 2 * (config.attention.head_dim // GROUP)
+    row = sum(plane.row_bytes for plane in planes(kv_format, config.attention.head_dim))
     layers = config.layer_types.count("full_attention") + mtp
-    return 2 * layers * config.attention.kv_heads * PAGE_TOKENS * row
+    return layers * config.attention.kv_heads * PAGE_TOKENS * row
 
 
 def available_bytes() -> int:

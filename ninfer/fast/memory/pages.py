@@ -1,29 +1,67 @@
 """KV pages: pools of 64-token pages, one page id for all layers, and how many owners each page has.
 
-Shapes: per attention layer, keys and values [pages, KV heads, 64, D] in the KV format, int8 with fp16
-scales [pages, KV heads, 64, D / 64]. A page is handed out with one owner, may get more (lanes that share a
-prefix, the prefix cache) and is free when the last one gives it back.
+Shapes: per attention layer, keys and values [pages, KV heads, 64, D] in the KV format (two values a word in
+nvfp4), and the scales of their rows: int8 one per 64 values, fp8 one, nvfp4 one per 16. A page is handed out
+with one owner, may get more (lanes that share a prefix, the prefix cache) and is free when the last one gives
+it back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ninfer.fast.ops.attention.contract import GROUP, KV_BF16, KV_F32, KV_INT8
+from ninfer import spec
+from ninfer.fast.ops.attention.contract import KV_BF16, KV_F32, KV_FP8, KV_INT8, KV_K8V4, KV_NVFP4
 from ninfer.fast.ops.control import PAGE_TOKENS
 from ninfer.model.config import AttentionConfig
 
-FORMATS = {"float32": KV_F32, "bf16": KV_BF16, "int8": KV_INT8}
-_WORDS: dict[int, Any] = {KV_F32: np.float32, KV_BF16: np.uint16, KV_INT8: np.int8}
+FORMATS = {
+    "float32": KV_F32, "bf16": KV_BF16, "int8": KV_INT8, "fp8": KV_FP8, "nvfp4": KV_NVFP4, "k8v4": KV_K8V4
+}  # fmt: skip
+_WORDS: dict[str, Any] = {
+    "float32": np.float32, "bf16": np.uint16, "fp16": np.uint16, "int8": np.int8, "e4m3fn": np.uint8,
+    "e2m1": np.uint8,
+}  # fmt: skip
+_SCALES: dict[str, Any] = {"fp16": np.float16, "e4m3fn": np.uint8}
 
 
-def element_bytes(number: int) -> int:
-    """Bytes of one stored element of a KV format."""
-    return int(np.dtype(_WORDS[number]).itemsize)
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """Keys or values of a format: words and scales of one row of ``head_dim`` values."""
+
+    words: int
+    word_type: Any
+    scales: int
+    scale_type: Any
+
+    @property
+    def scale_bytes(self) -> int:
+        return self.scales * int(np.dtype(self.scale_type).itemsize)
+
+    @property
+    def row_bytes(self) -> int:
+        return self.words * int(np.dtype(self.word_type).itemsize) + self.scale_bytes
+
+
+def planes(kv_format: str, head_dim: int) -> tuple[Plane, Plane]:
+    """Keys and values as ``spec/kv_formats.yaml`` lays them out."""
+    table = spec.document("kv_formats")
+    return tuple(  # type: ignore[return-value]
+        _plane(table["encodings"][table["formats"][kv_format][role]["encoding"]], head_dim)
+        for role in ("key", "value")
+    )
+
+
+def _plane(rule: Mapping[str, Any], head_dim: int) -> Plane:
+    word, group = _WORDS[rule["code_type"]], rule.get("group")
+    words = head_dim * rule["code_bits"] // (8 * np.dtype(word).itemsize)
+    scales = 0 if group is None else 1 if group == "row" else head_dim // group
+    return Plane(words, word, scales, _SCALES[rule.get("scale_type", "fp16")])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,8 +70,8 @@ class LayerPool:
 
     keys: npt.NDArray[Any]
     values: npt.NDArray[Any]
-    key_scales: npt.NDArray[np.float16]
-    value_scales: npt.NDArray[np.float16]
+    key_scales: npt.NDArray[Any]
+    value_scales: npt.NDArray[Any]
 
 
 class PageOwners:
@@ -91,14 +129,13 @@ class PagePool(PageOwners):
         super().__init__(pages)
         self.format = FORMATS[kv_format]
         rows = (pages, config.kv_heads, PAGE_TOKENS)
-        groups = config.head_dim // GROUP if self.format == KV_INT8 else 0
-        word = _WORDS[self.format]
+        key, value = planes(kv_format, config.head_dim)
         self.layers = {
             layer: LayerPool(
-                np.zeros((*rows, config.head_dim), word),
-                np.zeros((*rows, config.head_dim), word),
-                np.zeros((*rows, groups), np.float16),
-                np.zeros((*rows, groups), np.float16),
+                np.zeros((*rows, key.words), key.word_type),
+                np.zeros((*rows, value.words), value.word_type),
+                np.zeros((*rows, key.scales), key.scale_type),
+                np.zeros((*rows, value.scales), value.scale_type),
             )
             for layer in layers
         }

@@ -16,8 +16,7 @@ from ninfer.errors import ArtifactError
 from ninfer.fast.memory.pages import PagePool
 from ninfer.fast.memory.states import StateImages
 from ninfer.fast.ops.attention import contract as attention
-from ninfer.fast.ops.attention.chunk import scratch_floats
-from ninfer.fast.ops.control import PAGE_TOKENS
+from ninfer.fast.ops.attention.chunk import round_scratch_floats, scratch_floats
 from ninfer.fast.ops.gdn import contract as gdn
 from ninfer.fast.ops.linear import formats
 from ninfer.fast.ops.linear.contract import SEGMENT_FIELDS, STORE
@@ -155,7 +154,9 @@ class Wiring:
         record = config.head_dim + attention.PARTIAL_PADDING
         count = self.rows * config.query_heads * self._max_splits * record
         partials = self.array("partials", count, np.float32)
-        return self._attention(layer, weights, config, partials.ctypes.data, PAGE_TOKENS)
+        assert self._pages is not None
+        scratch = round_scratch_floats(self._pages.format, config.head_dim)
+        return self._attention(layer, weights, config, partials.ctypes.data, scratch)
 
     def chunk_attention(self, layer: int, weights: AttentionWeights, config: AttentionConfig) -> Descriptor:
         """As ``attention``, for append and the attention of a chunk."""

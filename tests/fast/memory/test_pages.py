@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ninfer.fast.memory.pages import PagePool
+from ninfer.fast.memory.pages import FORMATS, PagePool
 from ninfer.model.config import AttentionConfig, RopeConfig
 from ninfer.spec import document
 
@@ -63,7 +63,7 @@ def test_a_shared_page_is_free_when_its_last_owner_leaves() -> None:
     pages.check_integrity()
 
 
-@pytest.mark.parametrize("kv_format", ["float32", "bf16", "int8"])
+@pytest.mark.parametrize("kv_format", list(FORMATS))
 def test_a_copied_page_has_the_same_bytes_in_every_layer(kv_format: str) -> None:
     pages = pool(4, kv_format, layers=3)
     random = np.random.default_rng(5)
@@ -77,7 +77,7 @@ def test_a_copied_page_has_the_same_bytes_in_every_layer(kv_format: str) -> None
 
 
 @pytest.mark.parametrize("head_dim", KV["head_dims"])
-@pytest.mark.parametrize("kv_format", ["float32", "bf16", "int8"])
+@pytest.mark.parametrize("kv_format", list(FORMATS))
 def test_a_page_holds_the_bytes_of_the_spec(kv_format: str, head_dim: int) -> None:
     row = next(
         row

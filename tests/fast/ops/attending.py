@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ninfer.fast.memory.pages import PagePool
 from ninfer.fast.ops.attention import contract as c
-from ninfer.fast.ops.attention.chunk import scratch_floats
+from ninfer.fast.ops.attention.chunk import round_scratch_floats, scratch_floats
 from ninfer.fast.ops.control import MAX_COLUMNS, PAGE_TOKENS
 from ninfer.fast.program.table import APPEND, ATTEND, ATTEND_CHUNK, MERGE, ROTARY
 from ninfer.model.config import AttentionConfig, RopeConfig, rotary_axis
@@ -37,7 +37,7 @@ from tests.support.fast import (
 )
 
 EPS = 1e-6
-KV_FORMATS = ("float32", "bf16", "int8")
+KV_FORMATS = ("float32", "bf16", "int8", "fp8", "nvfp4", "k8v4")
 SECTIONS = {64: (3, 3, 2), 128: (6, 5, 5), 256: (11, 11, 10)}
 
 
@@ -83,9 +83,10 @@ class Attending:
 
     def _poison(self) -> None:
         """What a page holds before it is written must never matter: not a number, or huge."""
-        nan = {"float32": (np.nan, np.nan), "bf16": (0x7FC0, 0x7E00), "int8": (127, 127)}[self.format]
-        self.layer.keys[:], self.layer.values[:] = nan
-        self.layer.key_scales[:] = self.layer.value_scales[:] = 65504
+        nan = {"float32": (np.nan, np.nan), "bf16": (0x7FC0, 0x7E00), "int8": (127, 127)}
+        self.layer.keys[:], self.layer.values[:] = nan.get(self.format, (0x7F, 0x7F))
+        for scales in (self.layer.key_scales, self.layer.value_scales):
+            scales[:] = 65504 if scales.dtype == np.float16 else 0x7F
 
     def place(self, lane: Lane) -> None:
         """Give the lane pages in random order."""
@@ -117,7 +118,9 @@ class Attending:
         splits = max_splits or max(position for _, position in rows) // c.SPLIT_TOKENS + 1
         record = config.head_dim + c.PARTIAL_PADDING
         partials = np.full(len(rows) * config.query_heads * splits * record, np.nan, np.float32)
-        room = scratch_floats(config.head_dim) if ATTEND_CHUNK in opcodes else PAGE_TOKENS
+        room = round_scratch_floats(self.pool.format, config.head_dim)
+        if ATTEND_CHUNK in opcodes:
+            room = scratch_floats(config.head_dim)
         scratch = np.full((threads, room), np.nan, np.float32)
         angles = np.full((len(rows), config.rotary_dim), np.nan, np.float32)
         io = {
@@ -203,5 +206,7 @@ class Attending:
         if kv.is_rotated(self.format, "key"):
             query = query @ torch.from_numpy(kv.hadamard(self.config.head_dim)).to(dtype)
         keys, values = (torch.from_numpy(rows).to(dtype) for rows in self.stored(lane, position + 1))
+        if kv.is_rotated(self.format, "value"):
+            values = values @ torch.from_numpy(kv.hadamard(self.config.head_dim)).to(dtype)
         gate = torch.from_numpy(lane.gate[position]).to(dtype).reshape(query.shape)
         return gated_attention(query, gate, keys, values)

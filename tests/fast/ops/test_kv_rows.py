@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from ninfer.fast.memory.pages import FORMATS
+from ninfer.fast.memory.pages import planes as planes_of
 from ninfer.fast.ops.attention import contract
 from ninfer.fast.ops.attention import cpu as attention
 from ninfer.fast.ops.compiled import entry
@@ -35,9 +36,12 @@ def golden_row(case: dict[str, Any]) -> Array:
 def stored(kv_format: str, key: Array, value: Array) -> tuple[str, ...]:
     """Hex of key codes, key scales, value codes and value scales of one row in slot 1 of three."""
     size = len(key)
-    width = {"float32": 4, "bf16": 2, "int8": 1}[kv_format]
-    groups = size // contract.GROUP if kv_format == "int8" else 0
-    planes = [np.full((3, n), 0xEE, np.uint8) for n in (width * size, 2 * groups, width * size, 2 * groups)]
+    sizes = [
+        size_of
+        for plane in planes_of(kv_format, size)
+        for size_of in (plane.row_bytes - plane.scale_bytes, plane.scale_bytes)
+    ]
+    planes = [np.full((3, n), 0xEE, np.uint8) for n in sizes]
     names = ("K_POOL", "K_SCALES", "V_POOL", "V_SCALES")
     pools = {name: address(plane) for name, plane in zip(names, planes, strict=True)}
     key, value = key.copy(), value.copy()
@@ -48,28 +52,26 @@ def stored(kv_format: str, key: Array, value: Array) -> tuple[str, ...]:
     return tuple(plane[1].tobytes().hex() for plane in planes)
 
 
-INT8_KEYS, INT8_VALUES, FP16_VALUES = (
-    golden("int8_g64", True),
-    golden("int8_g64", False),
-    golden("fp16", False),
-)
-assert INT8_KEYS
-assert INT8_VALUES
+FP16_VALUES = golden("fp16", False)
 assert FP16_VALUES
+NARROW = [
+    pytest.param(name, role, case, id=f"{name}-{role}-{case['name']}")
+    for name in ("int8", "fp8", "nvfp4", "k8v4")
+    for role in ("key", "value")
+    for case in golden(kv.KV["formats"][name][role]["encoding"], kv.is_rotated(name, role))  # type: ignore[arg-type]
+]
 
 
-@pytest.mark.parametrize("case", INT8_KEYS, ids=lambda case: case["name"])
-def test_int8_keys_equal_the_golden_rows(case: dict[str, Any]) -> None:
+def test_there_are_golden_rows_for_every_plane() -> None:
+    assert len({param.values[:2] for param in NARROW}) == 8
+
+
+@pytest.mark.parametrize(("name", "role", "case"), NARROW)
+def test_rows_equal_the_golden_rows(name: str, role: str, case: dict[str, Any]) -> None:
     row = golden_row(case)
-    codes, scales, _, _ = stored("int8", row, row)
-    assert (codes, scales) == (case["expected"]["codes"], case["expected"]["scales"])
-
-
-@pytest.mark.parametrize("case", INT8_VALUES, ids=lambda case: case["name"])
-def test_int8_values_equal_the_golden_rows(case: dict[str, Any]) -> None:
-    row = golden_row(case)
-    _, _, codes, scales = stored("int8", row, row)
-    assert (codes, scales) == (case["expected"]["codes"], case["expected"]["scales"])
+    planes = stored(name, row, row)
+    found = planes[:2] if role == "key" else planes[2:]
+    assert found == (case["expected"]["codes"], case["expected"]["scales"])
 
 
 @pytest.mark.parametrize("case", FP16_VALUES, ids=lambda case: case["name"])
@@ -115,7 +117,7 @@ def test_keys_are_normed_and_rotated(shape: tuple[int, int, int]) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("kv_format", ["bf16", "int8"])
+@pytest.mark.parametrize("kv_format", [name for name in KV_FORMATS if name != "float32"])
 def test_pools_hold_the_codes_of_those_keys(kv_format: str, shape: tuple[int, int, int]) -> None:
     """Bit for bit what the rules make of the float32 keys, whatever the chunks."""
     config = attention_config(*shape)

@@ -73,8 +73,11 @@ def test_logits_err_like_plain_float32(artifact: Artifacts, kind: str, recipe: s
     assert_logits(f"{kind}-{recipe}", artifact(kind, recipe), "float32")
 
 
-@pytest.mark.parametrize("kind", ["dense", "moe"])
-@pytest.mark.parametrize("kv_format", ["bf16", "int8"])
+@pytest.mark.parametrize(
+    ("kind", "kv_format"),
+    [("dense", "bf16"), ("moe", "bf16"), ("dense", "int8"), ("moe", "int8"), ("dense", "fp8"),
+     ("moe", "nvfp4"), ("dense", "k8v4")],
+)  # fmt: skip
 def test_logits_over_rounded_keys_and_values(artifact: Artifacts, kind: str, kv_format: str) -> None:
     assert_logits(f"{kind}-{kv_format}", artifact(kind), kv_format)
 
@@ -117,7 +120,7 @@ def test_greedy_ids_equal_the_reference_over_64_tokens(artifact: Artifacts, kind
 
 LAW8 = [
     ("dense", "bf16", "float32"), ("dense", "groupwise-int", "bf16"), ("moe", "q4", "float32"),
-    ("moe", "groupwise-int", "int8"),
+    ("moe", "groupwise-int", "int8"), ("dense", "q8", "k8v4"),
 ]  # fmt: skip
 
 
@@ -199,7 +202,7 @@ def test_fold_equals_the_accepted_steps(artifact: Artifacts, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["dense", "moe"])
-@pytest.mark.parametrize("kv_format", ["float32", "bf16", "int8"])
+@pytest.mark.parametrize("kv_format", ["float32", "bf16", "int8", "k8v4"])
 def test_lane_that_is_not_a_number_hurts_itself_alone(artifact: Artifacts, kind: str, kv_format: str) -> None:
     """Its neighbours of the round, and whoever uses buffers, scratch and pages after it, see nothing."""
     path, tokens = artifact(kind, "groupwise-int"), tokens_of(6, 70)

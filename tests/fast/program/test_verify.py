@@ -18,7 +18,7 @@ from tests.support.nano import VOCABULARY
 Artifacts = Callable[..., Path]
 STEPS = 120
 PENALISED = SamplingParameters(1.2, 0.95, 20, 0.0, 1.5, 0.7, (5 << 32) + 3)
-MODELS = [("dense", "float32"), ("dense", "bf16"), ("dense", "int8"), ("moe", "float32")]
+MODELS = [("dense", "float32"), ("dense", "bf16"), ("dense", "int8"), ("dense", "k8v4"), ("moe", "float32")]
 
 
 def committed_bytes(program: Program, lane: Lane) -> bytes:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from ninfer.fast.ops.attention import contract as c
-from ninfer.fast.ops.attention.rows import gate_row, group_scale
+from ninfer.fast.ops.attention.narrow import expand_page
+from ninfer.fast.ops.attention.rows import gate_row, group_scale, rotate
 from ninfer.fast.ops.compiled import part
 from ninfer.fast.ops.control import BLOCK_TABLE, PAGE_TOKENS, POSITION
 from ninfer.fast.ops.permute import evens_first
@@ -24,6 +25,11 @@ QUERIES = 64
 _ROW = 4 * QUERIES  # bytes of one row of 64 columns
 _TILE = 4  # rows of the register tile
 _STEP = 32  # elements of a head summed in one chain
+
+
+def round_scratch_floats(kv_format: int, head_dim: int) -> int:
+    """Floats that one thread needs in a round: a page of scores, and of keys and values where expanded."""
+    return PAGE_TOKENS * (1 + 2 * head_dim * (kv_format >= c.EXPANDED))
 
 
 def scratch_floats(head_dim: int) -> int:
@@ -192,6 +198,8 @@ def _page(d, slot, seen, keys, values):
     if d[c.KV_FORMAT] == c.KV_BF16:
         expand_bf16(d[c.K_POOL] + 2 * slot * size, 0, seen, size, keys)
         expand_f16(d[c.V_POOL] + 2 * slot * size, 0, seen, size, values)
+    elif d[c.KV_FORMAT] >= c.EXPANDED:
+        expand_page(d, slot, seen, keys, values)
     else:
         expand_i8(d[c.K_POOL] + slot * size, d[c.K_SCALES] + 2 * slot * groups, seen, size, keys)
         expand_i8(d[c.V_POOL] + slot * size, d[c.V_SCALES] + 2 * slot * groups, seen, size, values)
@@ -209,6 +217,8 @@ def _scatter(d, first, taken, head, outputs, totals):
         y = floats(target, size)
         for index in range(size):
             y[index] = output[index * QUERIES + lane]
+        if d[c.KV_FORMAT] >= c.ROTATED_VALUES:
+            rotate(target, size)
         gate_row(target, d[c.GATE] + row * d[c.GATE_STRIDE] + offset, size, np.float32(1) / total[lane])
         if d[c.PERMUTED]:
             evens_first(target, d[c.PERMUTED] + row * d[c.PERMUTED_STRIDE] + offset, size)

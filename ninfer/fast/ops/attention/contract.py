@@ -2,10 +2,10 @@
 
 ``append``: per row and KV head, q and k are RMS-normed per head and rotated (partial interleaved MRoPE),
 q is scaled by D^-½; k and the raw v are written to the row's page slot in the KV format. Formats that
-rotate keys by the normalised Hadamard transform rotate q alike. ``attend``: per row and query head,
-softmax(q Kᵀ) V over all keys at positions ≤ the row's own, in splits of SPLIT_TOKENS, page by page in
-ascending order with a running maximum. ``merge``: joins a row's splits in order, divides, and multiplies
-by σ(gate).
+rotate keys by the normalised Hadamard transform rotate q alike; where values are rotated, their sum is
+rotated back before the gate. ``attend``: per row and query head, softmax(q Kᵀ) V over all keys at positions
+≤ the row's own, in splits of SPLIT_TOKENS, page by page in ascending order with a running maximum. ``merge``:
+joins a row's splits in order, divides, and multiplies by σ(gate).
 
 Shapes: q, gate, y [rows, query heads · D]; k, v [rows, KV heads · D]; pages [page, KV head, 64, D]. Law
 8: splits are cut at absolute positions, so a row's result depends on its own length alone.
@@ -14,7 +14,10 @@ Shapes: q, gate, y [rows, query heads · D]; k, v [rows, KV heads · D]; pages [
 from __future__ import annotations
 
 # KV formats of the pools (spec/kv_formats.yaml); keys and values in the order in which they are stored.
-KV_F32, KV_BF16, KV_INT8 = range(3)
+KV_F32, KV_BF16, KV_INT8, KV_FP8, KV_NVFP4, KV_K8V4 = range(6)
+# From here on keys (and the queries that meet them) are rotated, rows are expanded before they are read, and
+# values are rotated, so that what is attended must be rotated back.
+ROTATED_KEYS, EXPANDED, ROTATED_VALUES = KV_INT8, KV_FP8, KV_NVFP4
 GROUP = 64  # elements per int8 scale
 
 SPLIT_TOKENS = 4096

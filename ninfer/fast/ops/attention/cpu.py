@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from ninfer.fast.ops.attention import contract as c
+from ninfer.fast.ops.attention.narrow import expand_page, store_narrow
 from ninfer.fast.ops.attention.rows import (
     add_scaled,
     exponentiate,
@@ -61,7 +62,7 @@ def append(d, rows, task):
         q = d[c.Q] + row * d[c.Q_STRIDE] + 4 * query * size
         normalise(q, d[c.Q_NORM], q, size, d[c.EPS_BITS])
         _rope(q, table, d[c.ROTARY])
-        if number == c.KV_INT8:
+        if number >= c.ROTATED_KEYS:
             rotate(q, size)
         scale_row(q, size, scale)
     k = d[c.KEYS] + row * d[c.KV_STRIDE] + 4 * head * size
@@ -84,8 +85,13 @@ def store(number, k, v, slot, d, size):
     if number == c.KV_BF16:
         store_bf16(k, d[c.K_POOL] + 2 * slot * size, size)
         store_f16(v, d[c.V_POOL] + 2 * slot * size, size)
+        return
+    rotate(k, size)
+    if number >= c.ROTATED_VALUES:
+        rotate(v, size)
+    if number >= c.EXPANDED:
+        store_narrow(number, k, v, slot, d, size)
     else:
-        rotate(k, size)
         groups = size // c.GROUP
         store_int8(k, d[c.K_POOL] + slot * size, d[c.K_SCALES] + 2 * slot * groups, size)
         store_int8(v, d[c.V_POOL] + slot * size, d[c.V_SCALES] + 2 * slot * groups, size)
@@ -134,6 +140,9 @@ def attend(d, rows, count, task, thread):
     for begin in range(first, limit, PAGE_TOKENS):
         seen = min(PAGE_TOKENS, limit - begin)
         slot = _slot(d, rows[row, BLOCK_TABLE], begin, head)
+        if d[c.KV_FORMAT] >= c.EXPANDED:
+            keys = scratch + 4 * PAGE_TOKENS
+            expand_page(d, slot, seen, keys, keys + 4 * PAGE_TOKENS * size)
         for member in range(group):
             q = d[c.Q] + row * d[c.Q_STRIDE] + 4 * (head * group + member) * size
             _attend_page(d, q, slot, seen, _partial(d, row, head * group + member, split), scratch)
@@ -151,11 +160,13 @@ def _attend_page(d, q, slot, seen, target, scratch):
     size, number = d[c.HEAD_DIM], d[c.KV_FORMAT]
     width = 4 if number == c.KV_F32 else (2 if number == c.KV_BF16 else 1)
     groups = size // c.GROUP
+    keys, values = d[c.K_POOL] + slot * size * width, d[c.V_POOL] + slot * size * width
+    if number >= c.EXPANDED:
+        number, keys = c.KV_F32, scratch + 4 * PAGE_TOKENS
+        values = keys + 4 * PAGE_TOKENS * size
     score = floats(scratch, PAGE_TOKENS)
     state = floats(target + 4 * size, 2)
-    page_scores(
-        number, q, d[c.K_POOL] + slot * size * width, d[c.K_SCALES] + 2 * slot * groups, seen, size, scratch
-    )
+    page_scores(number, q, keys, d[c.K_SCALES] + 2 * slot * groups, seen, size, scratch)
     for index in range(seen, PAGE_TOKENS):
         score[index] = -np.inf
     largest = state[0]
@@ -170,7 +181,7 @@ def _attend_page(d, q, slot, seen, target, scratch):
     page_accumulate(
         number,
         scratch,
-        d[c.V_POOL] + slot * size * width,
+        values,
         d[c.V_SCALES] + 2 * slot * groups,
         seen,
         size,
@@ -196,6 +207,8 @@ def merge(d, rows, task):
         factor = np.float32(math.exp(state[0] - largest))
         total += factor * state[1]
         add_scaled(partial, y, size, factor)
+    if d[c.KV_FORMAT] >= c.ROTATED_VALUES:
+        rotate(y, size)
     gate = d[c.GATE] + row * d[c.GATE_STRIDE] + 4 * query * size
     gate_row(y, gate, size, np.float32(1) / total)
     if d[c.PERMUTED]:
