@@ -39,7 +39,8 @@ def trace(path: str) -> None:
     run, forward, round_, replay = Graphs.run, Forward.forward, GpuProgram.round, torch.cuda.CUDAGraph.replay
 
     def seen_run(self: Any, key: Any, launch: Any) -> None:
-        counted["keys"].append(key)
+        family, shape = key
+        counted["keys"].append([family, getattr(shape, "rows", shape)])
         run(self, key, launch)
 
     def seen_forward(self: Any, shape: Any) -> None:
