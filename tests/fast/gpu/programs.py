@@ -37,7 +37,7 @@ def small_program(path: Path, max_context: int, mtp: bool = False) -> GpuProgram
         model = load_text_model(loader, config)
         head = load_mtp_model(loader, config, model, proposal_head=False) if mtp else None
     options = GpuOptions(
-        lanes=2, max_context=max_context, pages=3 * max_context // 64, kv_format="bf16", prefill_chunk=64,
-        vocabulary=VOCABULARY, columns=16, widths=(4,), mtp=mtp, snapshot_slots=2, activations=torch.float32,
+        lanes=2, max_context=max_context, pages=8 * max_context // 64, kv_format="bf16", prefill_chunk=64,
+        vocabulary=VOCABULARY, columns=16, widths=(4,), mtp=mtp, snapshot_slots=16, activations=torch.float32,
     )  # fmt: skip
     return GpuProgram(model, config, options, device, head)

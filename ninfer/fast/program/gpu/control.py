@@ -116,6 +116,11 @@ class Control:
         self.counts[index, : len(counts)].copy_(torch.from_numpy(counts))
 
     @property
+    def own_bytes(self) -> int:
+        """Memory of the records alone."""
+        return self._device.numel()
+
+    @property
     def bytes(self) -> int:
-        tensors = (self._device, self.tables, self.counts, self.masks)
-        return sum(t.numel() * t.element_size() for t in tensors)
+        tensors = (self.tables, self.counts, self.masks)
+        return self.own_bytes + sum(t.numel() * t.element_size() for t in tensors)

@@ -18,7 +18,7 @@ from ninfer.fast.ops.linear.packing import padded
 from ninfer.fast.ops.rms_norm.gpu import combine
 from ninfer.fast.ops.rows.gpu import advance, gather
 from ninfer.fast.ops.select import gpu as select
-from ninfer.fast.program.gpu.buffers import STEP, RoundBuffers
+from ninfer.fast.program.gpu.buffers import STEP, RoundBuffers, Sizes, Workspace
 from ninfer.fast.program.gpu.control import Control
 from ninfer.fast.program.gpu.forward import Forward, Pending
 from ninfer.fast.program.gpu.memory import GpuStates, mtp_layer
@@ -32,11 +32,91 @@ from ninfer.model.config import TextConfig
 MOST_DRAFTS = 16
 
 
-class MtpForward(Forward):
-    """Launches of the head over ``control``, on a round's buffers but for the residual rows.
+class _Head(Forward):
+    """What every launch of the head begins with, over ``control``'s rows and ``buffers``."""
 
-    ``take`` fills the cache with the pairs of ``control.rows``; ``first`` and ``again`` draw the drafts of
-    the first rows, one step each, into ``drafts`` [lanes, MOST_DRAFTS] (ids, below 0: no token).
+    def __init__(
+        self,
+        config: TextConfig,
+        model: MtpModel,
+        text: TextModel,
+        states: GpuStates,
+        buffers: RoundBuffers,
+        control: Control,
+        tiles: TileTable,
+    ) -> None:
+        head = TextModel(text.embedding, (model.layer,), model.final_norm, model.head)
+        super().__init__(config, head, states, None, buffers, control, tiles, records=False)
+        self._mtp, self._text = model, text
+        self._images, self._hidden_at = states.images, states.hidden_at
+        make, rows = buffers.workspace.tensor, buffers.sizes.rows
+        self._given = make("mtp_given", (rows, config.hidden), torch.float32)
+        self._previous = make("mtp_previous", (rows, config.hidden), torch.float32)
+        width = padded(2 * config.hidden, STEP)
+        self._joined = make("mtp_joined", (rows, width), buffers.normed.dtype)
+
+    def gather(self, hidden: Tensor, rows: int) -> None:
+        """The rows that the pairs of ``control.rows`` begin with, from ``hidden`` or state images."""
+        gather(hidden, self._images, self._hidden_at, self._control.rows, self._given, rows)
+
+    def _stem(self, rows: int) -> Pending:
+        eps = self._config.rms_eps
+        combine(self._given, None, None, None, self._text.final_norm, self._previous, eps, rows)
+        return self._join(rows)
+
+    def _join(self, rows: int) -> Pending:
+        """[norm(embedding) ; norm(previous)] through the input projection."""
+        b, eps, width = self._buffers, self._config.rms_eps, self._config.hidden
+        embed(self._control.rows[:, 0], self._model.embedding, b.hidden, rows)
+        combine(b.hidden, None, None, None, self._mtp.embedding_norm, self._joined, eps, rows)
+        combine(self._previous, None, None, None, self._mtp.hidden_norm, self._joined[:, width:], eps, rows)
+        b.hidden[:rows].zero_()
+        return Pending(self._multiply(self._joined, self._mtp.input_projection, b.sums, rows))
+
+
+class PairBuffers(RoundBuffers):
+    """Of a round's buffers those that keys and values alone need, for ``sizes.rows`` pairs."""
+
+    def __init__(
+        self,
+        config: TextConfig,
+        sizes: Sizes,
+        activations: torch.dtype,
+        query: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.workspace, self.sizes = Workspace(device), sizes
+        rows, hidden, make = sizes.rows, config.hidden, self.workspace.tensor
+        assert config.attention is not None
+        heads = config.attention
+        self.hidden = make("hidden", (rows, hidden), torch.float32)
+        self.normed = make("normed", (rows, padded(hidden, STEP)), activations)
+        self.sums = make("sums", (sizes.parts, rows, hidden), torch.float32)
+        self.query = make("query", (rows, heads.query_heads, heads.head_dim), query)
+
+
+class Pairs(_Head):
+    """``take`` fills the cache with the pairs of ``control.rows``, which ``gather`` has brought."""
+
+    @property
+    def bytes(self) -> int:
+        """Memory of its buffers."""
+        return self._buffers.workspace.bytes
+
+    def take(self, rows: int) -> None:
+        """Keys and values; no output."""
+        pending = self._stem(rows)
+        (layer,) = self._model.layers
+        assert layer.attention is not None
+        self._norm(pending, layer.input_norm, rows)
+        self._append(mtp_layer(self._config), layer.attention, rows)
+
+
+class Drafts(_Head):
+    """Draws drafts on a round's buffers, but for the residual rows.
+
+    ``first`` and ``again`` draw those of the first rows, one step each, into ``drafts`` [lanes, MOST_DRAFTS]
+    (ids, below 0: no token).
     """
 
     def __init__(
@@ -50,57 +130,24 @@ class MtpForward(Forward):
         tiles: TileTable,
     ) -> None:
         own = copy.copy(buffers)
-        make, rows, device = buffers.workspace.tensor, buffers.sizes.rows, buffers.workspace.device
-        own.hidden = make("mtp_hidden", (rows, config.hidden), torch.float32)
-        head = TextModel(text.embedding, (model.layer,), model.final_norm, model.head)
-        super().__init__(config, head, states, None, own, control, tiles, records=False)
-        self._mtp, self._text = model, text
-        self._images, self._hidden_at = states.images, states.hidden_at
-        self.given = make("mtp_given", (rows, config.hidden), torch.float32)
-        self._previous = make("mtp_previous", (rows, config.hidden), torch.float32)
-        width = padded(2 * config.hidden, STEP)
-        self._joined = make("mtp_joined", (rows, width), own.normed.dtype)
-        self.drafts = torch.zeros((control.prompts, MOST_DRAFTS), dtype=torch.int32, device=device)
+        make, lanes = buffers.workspace.tensor, control.prompts
+        own.hidden = make("mtp_hidden", (buffers.sizes.rows, config.hidden), torch.float32)
+        super().__init__(config, model, text, states, own, control, tiles)
+        self.drafts = torch.zeros((lanes, MOST_DRAFTS), dtype=torch.int32, device=buffers.workspace.device)
         names = model.token_ids
         self._logits = own.logits
         if names is not None:
-            self._logits = make("mtp_logits", (1, control.prompts, model.head.rows), torch.float32)
+            self._logits = make("mtp_logits", (1, lanes, model.head.rows), torch.float32)
         self._vocabulary = buffers.sizes.vocabulary if names is None else len(names)
-
-    def gather(self, hidden: Tensor, rows: int) -> None:
-        """The rows that the pairs of ``control.rows`` begin with, from ``hidden`` or state images."""
-        gather(hidden, self._images, self._hidden_at, self._control.rows, self.given, rows)
-
-    def take(self, rows: int) -> None:
-        """Keys and values of gathered pairs; no output."""
-        pending = self._stem(rows)
-        (layer,) = self._model.layers
-        assert layer.attention is not None
-        self._norm(pending, layer.input_norm, rows)
-        self._append(mtp_layer(self._config), layer.attention, rows)
 
     def first(self, rows: int) -> None:
         """Draw after the pairs in the rows, whose hidden rows lie in their lanes' images."""
-        self.gather(self.given, rows)
+        self.gather(self._given, rows)
         self._draw(self._stem(rows), rows)
 
     def again(self, rows: int) -> None:
         """Draw once more: each row's last draft and the head's own row are the next pair."""
         self._draw(self._join(rows), rows)
-
-    def _stem(self, rows: int) -> Pending:
-        eps = self._config.rms_eps
-        combine(self.given, None, None, None, self._text.final_norm, self._previous, eps, rows)
-        return self._join(rows)
-
-    def _join(self, rows: int) -> Pending:
-        """[norm(embedding) ; norm(previous)] through the input projection."""
-        b, eps, width = self._buffers, self._config.rms_eps, self._config.hidden
-        embed(self._control.rows[:, 0], self._model.embedding, b.hidden, rows)
-        combine(b.hidden, None, None, None, self._mtp.embedding_norm, self._joined, eps, rows)
-        combine(self._previous, None, None, None, self._mtp.hidden_norm, self._joined[:, width:], eps, rows)
-        b.hidden[:rows].zero_()
-        return Pending(self._multiply(self._joined, self._mtp.input_projection, b.sums, rows))
 
     def _draw(self, pending: Pending, rows: int) -> None:
         b, c, eps = self._buffers, self._control, self._config.rms_eps

@@ -23,10 +23,10 @@ from ninfer.fast.ops.gpu_control import AXIS_T, BLOCK, LANE, POSITION, ROW_WORDS
 from ninfer.fast.program.gpu.control import Control
 from ninfer.fast.program.gpu.device import Waiter
 from ninfer.fast.program.gpu.graphs import Graphs
-from ninfer.fast.program.gpu.memory import GpuStates
-from ninfer.fast.program.gpu.mtp import MtpForward
+from ninfer.fast.program.gpu.memory import GpuPages, GpuStates
+from ninfer.fast.program.gpu.mtp import Drafts, Pairs
 from ninfer.fast.program.gpu.samplers import Samplers
-from ninfer.fast.program.gpu.shapes import pair_rows
+from ninfer.fast.program.gpu.shapes import MOST_ROWS, WIDTHS, bucket
 from ninfer.fast.program.gpu.staging import Staged
 
 if TYPE_CHECKING:
@@ -48,16 +48,19 @@ class _Taken:
 
 
 class GpuMtpLanes:
-    """The head for the lanes of one program; ``main`` has the block tables, ``control`` the head's records.
+    """The head for the lanes of one program; ``main`` has the block tables.
 
-    ``hidden`` [rows, H] are the residual rows of the last Forward; ``chunk`` tokens are in a prompt's chunk.
+    ``pairs`` runs over ``pair_control``'s rows, ``drafts`` over ``control``'s. ``hidden`` [rows, H] are the
+    residual rows of the last Forward; ``chunk`` tokens are in a prompt's chunk.
     """
 
     def __init__(
         self,
-        forward: MtpForward,
+        pairs: Pairs,
+        drafts: Drafts,
         graphs: Graphs,
         main: Control,
+        pair_control: Control,
         control: Control,
         samplers: Samplers,
         states: GpuStates,
@@ -65,18 +68,28 @@ class GpuMtpLanes:
         hidden: Tensor,
         chunk: int,
     ) -> None:
-        self._forward, self._graphs, self._waiter = forward, graphs, waiter
-        self._main, self._control, self._samplers = main, control, samplers
+        self._pairs, self._drafts, self._graphs, self._waiter = pairs, drafts, graphs, waiter
+        self._main, self._pair_control, self._control = main, pair_control, control
+        self._samplers = samplers
         self._states, self._hidden = states, hidden
-        self._rows = pair_rows(len(control.host_rows))
-        self._pairs = Staged(control.rows)
+        self._staged = Staged(pair_control.rows)
         self._chunk = Staged(
-            torch.zeros((chunk + self._rows[-1], ROW_WORDS), dtype=torch.int32, device=hidden.device)
+            torch.zeros((chunk + MOST_ROWS, ROW_WORDS), dtype=torch.int32, device=hidden.device)
         )
         cuda = hidden.device.type == "cuda"
-        self._drafts = torch.zeros(forward.drafts.shape, dtype=torch.int32, pin_memory=cuda)
+        self._drawn = torch.zeros(drafts.drafts.shape, dtype=torch.int32, pin_memory=cuda)
         self._newest: dict[int, int] = {}
         self._taken: list[_Taken] = []
+
+    @property
+    def bytes(self) -> int:
+        """Memory beside the round's."""
+        return self._pairs.bytes + self._pair_control.own_bytes + self._control.own_bytes
+
+    def set_pages(self, pages: GpuPages) -> None:
+        """The pools, which are sized last."""
+        self._pairs.set_pages(pages)
+        self._drafts.set_pages(pages)
 
     # --- what is known -----------------------------------------------------------------------------
 
@@ -89,7 +102,7 @@ class GpuMtpLanes:
         count, image = len(tokens), self._states.images[lane.slot, self._states.hidden_at :]
         table = self._main.prompts
         records = self._chunk.fill()
-        own, most = np.arange(count - 1), self._rows[-1]
+        own, most = np.arange(count - 1), MOST_ROWS
         pairs = [_records(tokens[1:], start + own, axes[:, :-1].T, table, own)]
         if start:
             before = np.array([-1 - lane.slot])
@@ -99,9 +112,9 @@ class GpuMtpLanes:
         records[len(known) : len(known) + most] = self._padding()
         self._chunk.upload(len(known) + most)
         for at in range(0, len(known), most):
-            bucket = self._bucket(min(len(known) - at, most))
-            self._control.rows[:bucket].copy_(self._chunk.target[at : at + bucket])
-            self._take(rows, bucket, self._graphs.run)
+            width = bucket(min(len(known) - at, most))
+            self._pair_control.rows[:width].copy_(self._chunk.target[at : at + width])
+            self._take(rows, width, self._graphs.run)
         image.copy_(rows[count - 1])
 
     def begin(self, lane: Lane, token: int) -> None:
@@ -131,15 +144,15 @@ class GpuMtpLanes:
             one.records[:, LANE] = table = self._main.table_of(one.lane)
             self._main.set_table(table, one.lane.block_table, pages_for(one.lane.frontier))
         records, self._taken = np.concatenate([one.records for one in self._taken]), []
-        most = self._rows[-1]
+        most = MOST_ROWS
         for begin in range(0, len(records), most):
             part = records[begin : begin + most]
-            bucket = self._bucket(len(part))
-            filled = self._pairs.fill()
+            width = bucket(len(part))
+            filled = self._staged.fill()
             filled[: len(part)] = part
-            filled[len(part) : bucket] = self._padding()
-            self._pairs.upload(bucket)
-            self._take(self._hidden, bucket, self._graphs.run)
+            filled[len(part) : width] = self._padding()
+            self._staged.upload(width)
+            self._take(self._hidden, width, self._graphs.run)
 
     # --- drafts ------------------------------------------------------------------------------------
 
@@ -159,13 +172,13 @@ class GpuMtpLanes:
             self._fill(row, wishes[index], steps)
         self._control.upload()
         count = len(asked)
-        self._graphs.run(("draft", count), partial(self._forward.first, count))
+        self._graphs.run(("draft", count), partial(self._drafts.first, count))
         for _ in range(steps - 1):
-            self._graphs.run(("again", count), partial(self._forward.again, count))
-        self._drafts[:count].copy_(self._forward.drafts[:count], non_blocking=True)
+            self._graphs.run(("again", count), partial(self._drafts.again, count))
+        self._drawn[:count].copy_(self._drafts.drafts[:count], non_blocking=True)
         self._waiter.wait()
         for row, index in enumerate(asked):
-            drafts = self._drafts[row, : wishes[index].count].numpy().copy()
+            drafts = self._drawn[row, : wishes[index].count].numpy().copy()
             wrong = np.flatnonzero(drafts < 0)
             found[index] = drafts[: wrong[0]] if len(wrong) else drafts
         return found
@@ -173,10 +186,10 @@ class GpuMtpLanes:
     def rehearse(self, lanes: int, capture: bool) -> None:
         """Run every shape over padding, or capture it."""
         control, run = self._control, (self._graphs.run if capture else _launch)
-        for bucket in self._rows:
-            self._pairs.fill()[:] = self._padding()
-            self._pairs.upload(bucket)
-            self._take(self._hidden, bucket, run)
+        for width in WIDTHS:
+            self._staged.fill()[:] = self._padding()
+            self._staged.upload(width)
+            self._take(self._hidden, width, run)
         control.host_rows[:] = self._padding()
         control.host_numbers[:] = 0
         control.host_words[:] = (0, 0, -1, -1, -1, 0, 0, 0)
@@ -184,8 +197,8 @@ class GpuMtpLanes:
             for index in range(count):
                 control.host_blocks[index] = (index, 1, 0, 0, 0, control.padding, 0, 0)
             control.upload()
-            run(("draft", count), partial(self._forward.first, count))
-            run(("again", count), partial(self._forward.again, count))
+            run(("draft", count), partial(self._drafts.first, count))
+            run(("again", count), partial(self._drafts.again, count))
             self._waiter.wait()
 
     def _fill(self, row: int, wish: Wish, steps: int) -> None:
@@ -204,13 +217,10 @@ class GpuMtpLanes:
         axes = np.repeat((places + lane.shift)[:, None], 3, 1)
         self._taken.append(_Taken(lane, lane.slot, _records(tokens, places, axes, 0, sources)))
 
-    def _take(self, hidden: Tensor, bucket: int, run: Run) -> None:
-        """The pairs of the first ``bucket`` control records, whose rows are of ``hidden`` or of images."""
-        self._forward.gather(hidden, bucket)
-        run(("take", bucket), partial(self._forward.take, bucket))
-
-    def _bucket(self, rows: int) -> int:
-        return next(width for width in self._rows if width >= rows)
+    def _take(self, hidden: Tensor, width: int, run: Run) -> None:
+        """The pairs of the first ``width`` control records, whose rows are of ``hidden`` or of images."""
+        self._pairs.gather(hidden, width)
+        run(("take", width), partial(self._pairs.take, width))
 
     def _padding(self) -> Tokens:
         record = np.zeros(ROW_WORDS, np.int32)

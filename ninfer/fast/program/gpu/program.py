@@ -28,13 +28,13 @@ from ninfer.fast.program.gpu.device import Waiter, architecture, free_bytes
 from ninfer.fast.program.gpu.forward import Forward
 from ninfer.fast.program.gpu.graphs import Graphs, allowance
 from ninfer.fast.program.gpu.memory import GpuPages, GpuStates, mtp_layer, page_bytes
-from ninfer.fast.program.gpu.mtp import MtpForward
+from ninfer.fast.program.gpu.mtp import Drafts, PairBuffers, Pairs
 from ninfer.fast.program.gpu.mtp_lanes import GpuMtpLanes
 from ninfer.fast.program.gpu.mtp_weights import MtpModel
 from ninfer.fast.program.gpu.parameters import TextModel, memory_of
 from ninfer.fast.program.gpu.rehearsal import rehearse
 from ninfer.fast.program.gpu.samplers import Samplers
-from ninfer.fast.program.gpu.shapes import Families, Shape, pair_rows
+from ninfer.fast.program.gpu.shapes import MOST_ROWS, Families, Shape
 from ninfer.fast.program.gpu.sizing import Sizing
 from ninfer.fast.program.gpu.tiles import TileTable
 from ninfer.fast.program.gpu.verify import Verifier
@@ -140,21 +140,19 @@ class GpuProgram:
         self._waiter = Waiter(device, options.sync)
         self.mtp: GpuMtpLanes | None = None
         if head is not None:
-            records = Control(control, device, self._control)
-            self._drafts = MtpForward(
-                config,
-                head,
-                model,
-                self.states,
-                self._buffers,
-                records,
-                tiles,
+            pair_buffers = PairBuffers(
+                config, replace(sizes, rows=MOST_ROWS), options.activations, query, device
+            )  # fmt: skip
+            pair_control, own = (
+                Control(replace(control, rows=count), device, self._control) for count in (MOST_ROWS, rows)
             )
+            parts = (config, head, model, self.states)
             self.mtp = GpuMtpLanes(
-                self._drafts, self._graphs, self._control, records, self._samplers, self.states, self._waiter,
+                Pairs(*parts, pair_buffers, pair_control, tiles), Drafts(*parts, self._buffers, own, tiles),
+                self._graphs, self._control, pair_control, own, self._samplers, self.states, self._waiter,
                 self._buffers.hidden, options.prefill_chunk,
             )  # fmt: skip
-        executables = self._families.graphs(pair_rows(rows) if options.mtp else ())
+        executables = self._families.graphs(head is not None)
         self.graph_allowance = allowance(executables if self._graphs.enabled else 0)
         self.sizing: Sizing | None = None
         pages = options.pages
@@ -186,7 +184,7 @@ class GpuProgram:
         self._prefill.expand_pages(pages_for(options.max_context))
         self._control.set_scratch(self.pages.scratch)
         if self.mtp is not None:
-            self._drafts.set_pages(self.pages)
+            self.mtp.set_pages(self.pages)
 
     def _rehearse(self, options: GpuOptions) -> None:
         rehearse(self._forward, self._prefill, self._control, self._families, options)
@@ -200,6 +198,8 @@ class GpuProgram:
         if self.pages is not None:
             kv = self.pages.pages * page_bytes(self.config, self.options.kv_format, self.options.mtp)
         workspace = self._buffers.workspace.bytes + self._prefill.bytes + self._control.bytes
+        if self.mtp is not None:
+            workspace += self.mtp.bytes
         weights = self._model.bytes if self._head is None else memory_of(self._model, self._head)
         states = self.states.slots * self.states.image_bytes
         return Ledger(weights, states, kv, workspace, self.graph_allowance, self._graphs.measured_bytes)

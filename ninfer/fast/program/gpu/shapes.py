@@ -6,7 +6,6 @@ A round's rows are rounded up to its shape's; the rows beyond are padding that n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,11 +42,6 @@ def widths_of(draft: DraftSettings | None) -> tuple[int, ...]:
     return tuple(sorted(widths))
 
 
-def pair_rows(rows: int) -> tuple[int, ...]:
-    """Rows of the calls that take pairs into a head's cache, at most ``rows``."""
-    return tuple(width for width in WIDTHS if width <= rows)
-
-
 @dataclass(frozen=True, slots=True)
 class Families:
     """The shapes of ``lanes`` lanes at most; ``widths`` of verification blocks, none without speculation."""
@@ -76,12 +70,12 @@ class Families:
         fitting = (shape for shape in self._of(blocks) if shape.rows >= rows and shape.widest >= widest)
         return next(fitting, None)
 
-    def graphs(self, pair_rows: Sequence[int] = ()) -> int:
-        """Executables: Forward and Finish of every shape, the fold, and a head's that takes ``pair_rows``."""
+    def graphs(self, head: bool = False) -> int:
+        """Executables: Forward and Finish of every shape, the fold, and a ``head``'s."""
         shapes = self.shapes()
         finish = len({shape.rows for shape in shapes})
-        # A head's first draft and its next ones, each batch size.
-        draft = 2 * self.lanes + len(pair_rows) if pair_rows else 0
+        # Pairs taken in, in rounded numbers; the first draft and the next ones, each batch size.
+        draft = len(WIDTHS) + 2 * self.lanes if head else 0
         return len(shapes) + finish + len(self.folds) + draft
 
     def _of(self, blocks: int) -> list[Shape]:
