@@ -74,7 +74,7 @@ def environment(device: torch.device) -> Environment:
     """The device's name, compute capability and memory, CUDA's runtime and the driver's version of it."""
     if device.type != "cuda":
         return Environment()
-    driver = torch._C._cuda_getDriverVersion()
+    driver = torch._C._cuda_getDriverVersion()  # type: ignore[attr-defined]
     return Environment(
         index=device.index,
         name=torch.cuda.get_device_name(device),

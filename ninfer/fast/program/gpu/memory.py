@@ -58,11 +58,11 @@ class GpuPages(PageOwners):
         arena = torch.zeros(begins[-1], dtype=torch.uint8, device=device)
         self.layers: dict[int, Pool] = {}
         for index, layer in enumerate(layers):
-            tensors = [
+            keys, key_scales, values, value_scales = (
                 arena[begin : begin + size].view(kind).view(*rows, words)
                 for begin, size, (words, kind) in zip(begins[4 * index :], sizes, planes, strict=False)
-            ]
-            self.layers[layer] = Pool(*tensors, key, value)
+            )
+            self.layers[layer] = Pool(keys, key_scales, values, value_scales, key, value)
 
     def copy(self, source: int, target: int) -> None:
         """Keys, values and scales of one page into another, over all layers; in the order of the stream."""
