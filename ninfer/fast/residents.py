@@ -175,6 +175,8 @@ class Residents:
 
         False: the request must wait for an older or a returning one.
         """
+        if active.lane is not None and tokens <= PAGE_TOKENS * len(active.lane.pages):
+            return True
         while active.lane is not None:
             released = self._released
             if self.cache.reserve(active.lane, tokens):

@@ -11,7 +11,7 @@ import codecs
 import itertools
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ninfer.output.stops import StopMatcher
 from ninfer.output.thinking import ChannelText, ThinkingSplitter
@@ -20,8 +20,7 @@ from ninfer.prompt.prepared import Channel
 _UTF8 = codecs.getincrementaldecoder("utf-8")
 
 
-@dataclass(frozen=True, slots=True)
-class OutputStep:
+class OutputStep(NamedTuple):
     """What one push published, in order; neighbouring entries differ in channel.
 
     ``stop_string`` is the stop that ended the answer, in this push or before; ``consumed`` counts the ids
@@ -136,6 +135,8 @@ class OutputSession:
 
 def _merged(published: list[ChannelText]) -> list[ChannelText]:
     """Neighbours of one channel joined, empty text dropped."""
+    if len(published) == 1:
+        return published if published[0][1] else []
     texts = (entry for entry in published if entry[1])
     return [
         (channel, "".join(text for _, text in entries))

@@ -7,7 +7,7 @@ has in them. The cache's own references go through ``CacheMemory``'s members.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ class Lane:
     """One sequence's memory: its state slot, its pages and how many tokens they hold (the frontier).
 
     ``shift`` is the rotary position of the next token minus its place. ``block_table`` stays where it is as
-    pages are added.
+    pages are added; ``table_address`` is where.
     """
 
     slot: int
@@ -32,6 +32,10 @@ class Lane:
     block_table: npt.NDArray[np.int32]
     frontier: int = 0
     shift: int = 0
+    table_address: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.table_address = int(self.block_table.ctypes.data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class StateImages:
         self.image_bytes = _aligned(size + 4 * config.hidden)
         self._memory = np.zeros(slots * self.image_bytes + _ALIGNMENT, np.uint8)
         self._start = -self._memory.ctypes.data % _ALIGNMENT
+        self._base = int(self._memory.ctypes.data) + self._start
         self._free = list(range(slots))[::-1]
         self.slots = slots
 
@@ -71,7 +72,7 @@ class StateImages:
 
     def address(self, slot: int) -> int:
         """Where the image begins."""
-        return int(self._memory.ctypes.data + self._start + slot * self.image_bytes)
+        return self._base + slot * self.image_bytes
 
     def floats(self, slot: int, offset: int, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
         """A float32 view of ``shape`` at ``offset`` bytes into an image."""

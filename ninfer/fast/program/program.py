@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +65,18 @@ class Sampler:
 
     parameters: SamplingParameters
     counts: Counts
+    _before: tuple[float, ...] = field(init=False, repr=False)
+    _address: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        p = self.parameters
+        before = (p.temperature, p.top_p, p.min_p, p.presence_penalty, p.frequency_penalty, p.top_k, p.seed)
+        object.__setattr__(self, "_before", before)
+        object.__setattr__(self, "_address", int(self.counts.ctypes.data))
+
+    def at(self, position: int) -> tuple[float, ...]:
+        """The fields of ``select``'s parameters for a draw at ``position``; nothing is masked."""
+        return (*self._before, position, self._address, 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,13 +199,16 @@ class Program:
         A drawn value below 0 is no token: ``check_drawn`` says what it means for its row.
         """
         assert 0 < len(rows) <= MAX_COLUMNS
+        columns, blocks, samplers = [], [], []
         for index, row in enumerate(rows):
             lane = row.lane
             place = lane.frontier
             axis = place + lane.shift
-            self._runner.rows[index] = (row.token, place, axis, axis, axis, lane.block_table.ctypes.data)
-            self._runner.blocks[index] = (index, 1, self.states.address(lane.slot), 1)
-            self._set_sampler(index, row.sampler, place + 1)
+            columns.append((row.token, place, axis, axis, axis, lane.table_address))
+            blocks.append((index, 1, self.states.address(lane.slot), 1))
+            samplers.append(row.sampler.at(place + 1))
+        runner, count = self._runner, len(rows)  # three assignments: each costs as much as a row's
+        runner.rows[:count], runner.blocks[:count], runner.samplers[:count] = columns, blocks, samplers
         launched = time.monotonic()
         self._runner.run(*self._table.forward, len(rows), len(rows))
         drawn = self._finish(len(rows))
@@ -226,22 +241,11 @@ class Program:
 
     def _finish(self, rows: int) -> list[int]:
         self._runner.run(*self._table.finish, rows, 0)
-        return [int(token) for token in self._table.drawn[:rows]]
+        drawn: list[int] = self._table.drawn[:rows].tolist()
+        return drawn
 
     def _set_sampler(self, index: int, sampler: Sampler, position: int) -> None:
-        p = sampler.parameters
-        self._runner.samplers[index] = (
-            p.temperature,
-            p.top_p,
-            p.min_p,
-            p.presence_penalty,
-            p.frequency_penalty,
-            p.top_k,
-            p.seed,
-            position,
-            sampler.counts.ctypes.data,
-            0,
-        )
+        self._runner.samplers[index] = sampler.at(position)
 
     def warm_up(self) -> None:
         """Compile what is not compiled yet, by running nothing."""
