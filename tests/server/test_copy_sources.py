@@ -163,7 +163,6 @@ def test_a_prompt_that_fills_the_context_has_no_source_but_an_answer(
     assert longest > 1300
 
 
-@pytest.mark.clause("NGRAM-028")
 def test_waiting_requests_hold_their_index_and_give_it_back(servers: dict[str, Served]) -> None:
     served = servers["copies"]
     worker = served.host._worker

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from conformance.engine.speculation.drafters import KnowingDrafter
 from conformance.engine.speculation.drive import Asked, Got, Service, program_of, serve
@@ -16,6 +20,8 @@ from ninfer.cli.parser import parse
 from ninfer.engine.requests import GenerationRequest, SamplingParameters
 from ninfer.engine.settings import DraftSettings
 from ninfer.errors import OptionError
+from ninfer.fast.draft import speculation
+from ninfer.fast.draft.ngram.index import NgramIndex
 from ninfer.fast.draft.speculation import RoundTrace
 from ninfer.fast.draft.widths import WidthChooser
 from ninfer.fast.program.program import Program
@@ -23,6 +29,7 @@ from tests.fast.program.conftest import artifact  # noqa: F401
 from tests.support.nano import VOCABULARY
 
 Artifacts = Callable[..., Path]
+MIB = 2**20
 GREEDY = SamplingParameters(0.0, 1.0, 0, 0.0, 0.0, 0.0, 0)
 
 
@@ -133,20 +140,89 @@ def test_memory_is_planned_at_the_start_and_not_in_rounds(program: Program) -> N
 
 
 @pytest.mark.clause("NGRAM-027")
-def test_the_index_is_built_by_whoever_submits(program: Program) -> None:
-    service = Service(program, settings())
+def test_the_index_is_built_by_whoever_submits(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it takes: here it ends only when a lane has decoded its whole answer meanwhile."""
+    service, decoded, builders = Service(program, settings()), threading.Event(), list[int]()
+
+    def build(*arguments: Any) -> NgramIndex:
+        builders.append(threading.get_ident())
+        assert len(builders) == 1 or decoded.wait(60), "the lane waits for the index"
+        return NgramIndex(*arguments)
+
+    monkeypatch.setattr(speculation, "NgramIndex", build)
+    long = np.random.default_rng(2).integers(4, VOCABULARY, 100_000).astype("<i4").tobytes()
+    monkeypatch.setattr(program, "options", dataclasses.replace(program.options, max_context=110_000))
     try:
+        service.got |= {"a": Got(), "b": Got()}
         service.worker.submit(asked("a", 1).request)
-        draft = service.worker._drafts["a"]
-        assert draft.index is not None
-        assert draft.index.length == 50, "before the worker has done anything"
-        index, length = draft.index, draft.index.length
-        service.got["a"] = Got()
+        submitter = threading.Thread(
+            target=lambda: service.worker.submit(structs.replace(asked("b", 2).request, tokens=long))
+        )
+        submitter.start()
         while not service.worker.idle:
             service.worker.step()
-        assert index.length == length + 60, "then what was committed is added to the same one"
+        assert len(service.got["a"].tokens) == 60
+        assert submitter.is_alive(), "preparation takes as long as the index does"
+        decoded.set()
+        submitter.join()
+        assert builders == [threading.get_ident(), submitter.ident]
+        index = service.worker._drafts["b"].index
+        assert index is not None
+        assert index.length == 100_000, "before the worker has done anything"
+        service.worker.cancel("b")
+        while not service.worker.idle:
+            service.worker.step()
+    finally:
+        decoded.set()
+        service.close()
+
+
+def test_what_was_committed_is_added_to_the_prompts_index(program: Program) -> None:
+    service = Service(program, settings())
+    try:
+        service.got["a"] = Got()
+        service.worker.submit(asked("a", 1).request)
+        index = service.worker._drafts["a"].index
+        assert index is not None
+        assert index.length == 50
+        while not service.worker.idle:
+            service.worker.step()
+        assert index.length == 50 + 60
     finally:
         service.close()
+
+
+@pytest.mark.clause("NGRAM-028")
+def test_every_held_request_has_its_index_until_it_ends(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seventeen prompts of 200,000 tokens: what the process holds, as the system counts it."""
+    monkeypatch.setattr(program, "options", dataclasses.replace(program.options, max_context=210_000))
+    service = Service(program, settings())
+    prompt = np.random.default_rng(3).integers(4, VOCABULARY, 200_000).astype("<i4").tobytes()
+    names = [str(number) for number in range(17)]
+    before = resident_bytes()
+    try:
+        for name in names:
+            service.got[name] = Got()
+            service.worker.submit(structs.replace(asked(name, 1).request, tokens=prompt))
+        held = resident_bytes() - before
+        sizes = [draft.index.bytes for draft in service.worker._drafts.values() if draft.index is not None]
+        assert len(sizes) == 17
+        assert max(sizes) <= 36 * MIB
+        assert held == pytest.approx(sum(sizes), rel=0.1)
+        assert held > 17 * 20 * MIB
+        for name in names:
+            service.worker.cancel(name)
+        while not service.worker.idle:
+            service.worker.step()
+        assert resident_bytes() - before < 17 * MIB
+    finally:
+        service.close()
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.clause("NGRAM-001", "NGRAM-002", "SETTLE-004", "START-040", "SETTLE-003", "START-036")
