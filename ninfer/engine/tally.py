@@ -15,10 +15,14 @@ class Tally:
         self._rounds = self._fallbacks = self._all_drafted = self._all_accepted = 0
         self._ngram_rounds = self._ngram_drafted = self._ngram_accepted = 0
 
+    def add_fallback(self) -> None:
+        """One round of one row without drafts."""
+        self._fallbacks += 1
+
     def add(self, drafted: int, accepted: int, copied: bool) -> None:
         """One round of one row: its drafts and how many of them were committed."""
         if not drafted:
-            self._fallbacks += 1
+            self.add_fallback()
             return
         self._rounds += 1
         self._all_drafted += drafted

@@ -285,6 +285,8 @@ class FastWorker:
 
     def _report_statistics(self) -> None:
         """Publish a snapshot."""
+        if self._speculation is not None:
+            self._account.draft = self._speculation.counters
         self._publish(
             self._account.snapshot(
                 gauges(self._residents),

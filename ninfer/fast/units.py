@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from ninfer.engine.account import Account, Stage, Work
 from ninfer.engine.events import Delta, EngineEvent, Finished, Progress, Usage
 from ninfer.fast.active import Active
-from ninfer.fast.draft.speculation import Speculation
+from ninfer.fast.draft.speculation import Proposal, Speculation
 from ninfer.fast.program.program import Program, Row, check_drawn
 from ninfer.fast.residents import Residents
 from ninfer.fast.schedule.gaps import RoundGaps
@@ -92,34 +92,42 @@ class Units:
 
     def round(self, members: list[Active]) -> Failures:
         """One round: every member's pending token in, its next token out. A bad row fails alone."""
-        if self._speculation is not None:
-            return self._speculate(members, self._speculation)
+        speculation = self._speculation
+        self._account.enter(Stage.SUBMIT, Work.DECODE)
+        if speculation is not None:
+            began = self._clock()
+            proposals = speculation.propose(members)
+            if proposals is not None:
+                return self._speculate(members, speculation, proposals, began)
         rows = []
         for active in members:
             assert active.lane is not None
             rows.append(Row(active.lane, active.token, active.sampler))
         failures: Failures = []
-        self._account.enter(Stage.SUBMIT, Work.DECODE)
         tokens = self._program.round(rows)
         seconds = self._account.launched(*self._program.last_unit)
         self._account.decoded([active.account for active in members if active.account], seconds)
         self._gaps.note(*self._program.last_unit)
-        for active, drawn in zip(members, tokens, strict=True):
+        for row, (active, drawn) in enumerate(zip(members, tokens, strict=True)):
             try:
-                self.settle(active, drawn)
+                self.settle(active, drawn, row)
             except Exception as error:
                 failures.append(([active], error))
+        if speculation is not None:
+            speculation.ended(len(members), None, (1,) * len(members))
         return failures
 
-    def _speculate(self, members: list[Active], speculation: Speculation) -> Failures:
-        """One round with drafts: every member gets those that the target drew itself, and one token."""
-        self._account.enter(Stage.SUBMIT, Work.DECODE)
-        began = self._clock()
-        results = speculation.round(members)
+    def _speculate(
+        self, members: list[Active], speculation: Speculation, proposals: list[Proposal], began: float
+    ) -> Failures:
+        """One round with drafts: every member gets those that the target drew itself, and one token.
+
+        ``began`` is when drafting did.
+        """
+        results = speculation.verify(members, proposals)
         unit = began, self._clock()
         seconds = self._account.launched(*unit)
         self._account.decoded([active.account for active in members if active.account], seconds)
-        self._account.draft = speculation.counters
         self._gaps.note(*unit)
         failures: Failures = []
         for active, result in zip(members, results, strict=True):
@@ -132,12 +140,14 @@ class Units:
             else:
                 if result.error is not None:
                     failures.append(([active], result.error))
+        speculation.ended(len(members), proposals, [result.tokens for result in results])
         return failures
 
-    def settle(self, active: Active, drawn: int) -> None:
+    def settle(self, active: Active, drawn: int, row: int | None = None) -> None:
         """Commit a token, publish what became whole, finish when it was the last.
 
-        It is the drawn one, unless the turn says which must follow.
+        It is the drawn one, unless the turn says which must follow; ``row`` is that of the round which drew
+        it (None: the prompt's first).
         """
         token = check_drawn(drawn)
         if active.turn.forced is not None:
@@ -146,9 +156,12 @@ class Units:
         self._residents.cache.committed(active.lineage, active.bound)
         deltas = active.turn.commit(token, self._clock())
         active.took([token])
+        speculation = self._speculation
+        if speculation is not None and row is not None:
+            speculation.stepped(active, row, token)
         self._publish_settled(active, deltas, 1)
-        if self._speculation is not None and active.turn.reason is None and active.turn.committed == 1:
-            self._speculation.begin(active)
+        if speculation is not None and row is None and active.turn.reason is None:
+            speculation.begin(active)
 
     def _publish_settled(
         self, active: Active, deltas: Iterable[Delta], tokens: int, sound: bool = True

@@ -129,6 +129,7 @@ class Speculation:
         self._reads_text = settings.copy_tokens > 0 or settings.lookup > 0
         self._widths = WidthChooser(settings.tokens) if settings.adaptive else None
         self._totals = self._new_tally()
+        self._began, self._width = 0.0, 0
         self.trace: Callable[[RoundTrace], None] | None = None
 
     def open(self, request: GenerationRequest, room: int) -> RequestDraft:
@@ -162,31 +163,54 @@ class Speculation:
         finally:
             self._drafter.forget(lane)
 
-    def round(self, members: Sequence[Member]) -> list[Settled]:
-        """One round over all members: every one of them gets at least one token, in their order.
+    def propose(self, members: Sequence[Member]) -> list[Proposal] | None:
+        """Begin a round: what each member may verify. None: nobody has a draft, the round is an ordinary one.
+
+        Then ``verify`` follows, or ``stepped`` for every member, and ``ended`` at last.
+        """
+        self._began = self._clock()
+        self._width = width = self._neural_width(len(members))
+        if not width and not self._reads_text:
+            return None
+        proposals = self._propose(members, width)
+        return None if all(proposal is NO_DRAFTS for proposal in proposals) else proposals
+
+    def verify(self, members: Sequence[Member], proposals: Sequence[Proposal]) -> list[Settled]:
+        """Verify and commit: every member gets at least one token, in their order.
 
         Errors: whatever the program raises; a member that fails alone carries its error.
         """
-        began = self._clock()
-        width = self._neural_width(len(members))
-        proposals = self._propose(members, width) if width or self._reads_text else [NO_DRAFTS] * len(members)
-        if all(proposal is NO_DRAFTS for proposal in proposals):
-            results = self._step(members)
-        else:
-            results = []
-            for begin, end in _groups([1 + len(p.drafts) for p in proposals], self._columns):
-                results += self._verify(members[begin:end], proposals[begin:end])
-        if self._widths is not None and not any(proposal.copied for proposal in proposals):
-            accepted = [
-                (len(p.drafts), max(0, result.tokens - 1))
-                for p, result in zip(proposals, results, strict=True)
-                if p is not NO_DRAFTS
-            ]
-            if accepted or self._widths.needs_cost(len(members)):
-                self._widths.note(len(members), width, self._clock() - began, accepted)
-        if self.trace is not None:
-            self.trace(traced(proposals, results, width, self._settings.copy_tokens))
+        results: list[Settled] = []
+        for begin, end in _groups([1 + len(p.drafts) for p in proposals], self._columns):
+            results += self._verify(members[begin:end], proposals[begin:end])
         return results
+
+    def stepped(self, member: Member, row: int, token: int) -> None:
+        """An ordinary round has taken in the member's pending token as ``row``; ``token`` follows."""
+        self._drafter.committed(member.bound, self._program.hidden(row, 1), (token,))
+        self._totals.add_fallback()
+        draft = member.draft
+        if draft is not None:
+            draft.tally.add_fallback()
+            if draft.index is not None:
+                draft.index.append(np.array((token,), np.int32))
+
+    def ended(self, rows: int, proposals: Sequence[Proposal] | None, committed: Sequence[int]) -> None:
+        """The round is over for its ``rows`` members, of which each got so many tokens: learn from it."""
+        widths = self._widths
+        if proposals is None:
+            if widths is not None and widths.needs_cost(rows):
+                widths.note(rows, self._width, self._clock() - self._began, ())
+        elif widths is not None and not any(proposal.copied for proposal in proposals):
+            accepted = [
+                (len(proposal.drafts), max(0, count - 1))
+                for proposal, count in zip(proposals, committed, strict=True)
+                if proposal is not NO_DRAFTS
+            ]
+            widths.note(rows, self._width, self._clock() - self._began, accepted)
+        if self.trace is not None:
+            copies = self._settings.copy_tokens
+            self.trace(traced(proposals or [NO_DRAFTS] * rows, committed, self._width, copies))
 
     # --- proposals ---------------------------------------------------------------------------------
 
@@ -235,18 +259,6 @@ class Speculation:
 
     # --- acceptance --------------------------------------------------------------------------------
 
-    def _step(self, members: Sequence[Member]) -> list[Settled]:
-        """A round without any draft costs what it costs without a drafter."""
-        drawn = self._program.round([Row(m.bound, m.token, m.sampler) for m in members])
-        at, results = self._clock(), []
-        for row, (member, token) in enumerate(zip(members, drawn, strict=True)):
-            tokens, settled = accept(member.turn, NOTHING, (token,), at)
-            if tokens:
-                self._committed(member, self._program.hidden(row, 1), tokens)
-            self._count(member, NO_DRAFTS, 0)
-            results.append(settled)
-        return results
-
     def _verify(self, members: Sequence[Member], proposals: Sequence[Proposal]) -> Iterator[Settled]:
         blocks = [
             Block(
@@ -291,7 +303,7 @@ class Speculation:
 
 
 def traced(
-    proposals: Sequence[Proposal], results: Sequence[Settled], width: int, copy_tokens: int
+    proposals: Sequence[Proposal], committed: Sequence[int], width: int, copy_tokens: int
 ) -> RoundTrace:
     """The trace of a round that planned ``width`` neural drafts."""
     copied = tuple(proposal.copied for proposal in proposals)
@@ -299,7 +311,7 @@ def traced(
         width=1 + (copy_tokens if any(copied) else width),
         columns=tuple(1 + len(proposal.drafts) for proposal in proposals),
         copied=copied,
-        committed=tuple(result.tokens for result in results),
+        committed=tuple(committed),
     )
 
 
@@ -313,12 +325,6 @@ def accept(turn: Turn, drafts: Tokens, drawn: Sequence[int] | Tokens, at: float)
     tokens: list[int] = []
     deltas: list[Delta] = []
     try:
-        if len(drawn) == 1:
-            token = turn.forced
-            if token is None:
-                token = check_drawn(int(drawn[0]))
-            deltas = list(turn.commit(token, at))
-            return [token], Settled(1, deltas)
         for column in range(len(drawn)):
             forced = turn.forced
             if column and forced is None and drawn[column] < 0:

@@ -42,13 +42,12 @@ class Wish:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """Pairs from place ``start``: the first ``count`` rows. ``last_row`` lies in the lane's state image."""
+    """Pairs from place ``start``: the first ``count`` rows."""
 
     start: int
     count: int
     hidden: Floats
     tokens: Tokens
-    last_row: Floats
 
 
 class MtpLanes:
@@ -88,10 +87,9 @@ class MtpLanes:
     def begin(self, lane: Lane, token: int) -> None:
         """The prompt is in and its first output token is drawn."""
         hidden = np.empty((_WAITING, self._hidden), np.float32)
-        tokens, last_row = np.zeros(_WAITING, np.int32), self.last_row(lane)
-        waiting = _Waiting(lane.frontier - 1, 1, hidden, tokens, last_row)
-        hidden[0], tokens[0] = last_row, token
-        self._waiting[lane.slot] = waiting
+        tokens = np.zeros(_WAITING, np.int32)
+        hidden[0], tokens[0] = self.last_row(lane), token
+        self._waiting[lane.slot] = _Waiting(lane.frontier - 1, 1, hidden, tokens)
 
     def committed(self, lane: Lane, rows: Floats, outputs: Sequence[int]) -> None:
         """Columns were committed: their residual ``rows`` [n, H] and the tokens drawn after them."""
@@ -104,21 +102,28 @@ class MtpLanes:
         else:
             waiting.hidden[begin:end], waiting.tokens[begin:end] = rows, outputs
         waiting.count = end
-        waiting.last_row[:] = rows[count - 1]
 
     def settle(self, lane: Lane) -> None:
-        """Take in all pairs but the newest: then the lane's pages hold everything below F − 1."""
+        """Take in all pairs but the newest: then the lane's pages hold everything below F − 1.
+
+        Its state image holds the newest one's row.
+        """
         waiting = self._waiting.get(lane.slot)
-        if waiting is not None and waiting.count > 1:
-            self._mtp.take([self._pairs(lane, waiting).part(0, waiting.count - 1)])
-            self._keep_newest(waiting)
+        if waiting is not None:
+            if waiting.count > 1:
+                self._mtp.take([self._pairs(lane, waiting).part(0, waiting.count - 1)])
+                self._keep_newest(waiting)
+            self.last_row(lane)[:] = waiting.hidden[0]
 
     def forget(self, lane: Lane) -> None:
         """The lane is about to be closed."""
         self._waiting.pop(lane.slot, None)
 
     def last_row(self, lane: Lane) -> Floats:
-        """The residual row [H] of the last token taken in, in the lane's state image."""
+        """The residual row [H] of the last token taken in, in the lane's state image.
+
+        It is that of the last prefill or ``settle``; later ones wait with their pairs.
+        """
         return self._states.floats(lane.slot, self._states.hidden_offset, (self._hidden,))
 
     # --- drafts ------------------------------------------------------------------------------------

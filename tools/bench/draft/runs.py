@@ -60,12 +60,15 @@ class Runner:
 
         program._runner.run = timed  # type: ignore[method-assign]
 
-    def answer(self, request: GenerationRequest) -> Answer:
-        """Serve one request to its end. Errors: ``RuntimeError`` when it fails."""
+    def answer(self, request: GenerationRequest, traces: bool = True) -> Answer:
+        """Serve one request to its end; without ``traces`` no round is listed.
+
+        Errors: ``RuntimeError`` when it fails.
+        """
         self._events.clear()
         rounds: list[RoundTrace] = []
         if self.speculation is not None:
-            self.speculation.trace = rounds.append
+            self.speculation.trace = rounds.append if traces else None
         began, steps, host_s = time.perf_counter(), 0, 0.0
         self._worker.submit(request)
         while not self._worker.idle:

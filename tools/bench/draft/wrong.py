@@ -59,7 +59,7 @@ def main() -> None:
         for pair in range(settings.pairs + 1):
             request = _request(tokenizer.encode("Write a long text."), settings.tokens, pair)
             first, second = (off, on) if pair % 2 else (on, off)
-            answers = {id(one): one.answer(request) for one in (first, second)}
+            answers = {id(one): one.answer(request, traces=False) for one in (first, second)}
             plain, drafted = answers[id(off)], answers[id(on)]
             assert plain.tokens == drafted.tokens
             draft = drafted.usage.draft
