@@ -28,7 +28,7 @@ from ninfer.fast.draft.ngram.index import NOTHING, NgramIndex, Tokens
 from ninfer.fast.draft.widths import WidthChooser
 from ninfer.fast.memory.lanes import Lane
 from ninfer.fast.program.mtp_lanes import Wish
-from ninfer.fast.program.program import Program, Row, Sampler, check_drawn
+from ninfer.fast.program.program import Program, Sampler, check_drawn
 from ninfer.fast.program.verify import Block
 
 

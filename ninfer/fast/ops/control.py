@@ -11,7 +11,9 @@ TOKEN, POSITION, AXIS_T, AXIS_H, AXIS_W, BLOCK_TABLE, ROW_FIELDS = range(7)
 
 # One lane's block of consecutive rows. STATE is the address of its committed state image.
 # COMMIT 1: recurrent and conv state advance in place (plain decode); 0: state is only read, columns are kept.
+# When kept columns are folded in: ALL where every one of them is.
 FIRST_ROW, COLUMNS, STATE, COMMIT, BLOCK_FIELDS = range(5)
+ALL = 2
 
 PAGE_TOKENS = 64
 MAX_COLUMNS = 64  # columns of one round over all lanes

@@ -105,8 +105,7 @@ def _run_task(opcode, d, segments, rows, row_count, blocks, samplers, task, thre
         gdn.recur(d, blocks, task, thread)
     elif opcode == t.FOLD:
         heads = d[gdn_contract.VALUE_HEADS]
-        block = blocks[task // heads]
-        gdn.fold(d, block, block[COLUMNS], task % heads, thread)
+        gdn.fold(d, blocks, task // heads, task % heads, thread)
     elif opcode == t.SHIFT:
         gdn.shift_window(d, blocks[task], blocks[task, COLUMNS], np.int64(0), d[gdn_contract.CHANNELS])
     elif opcode == t.SWIGLU:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ninfer.fast.memory.states import StateImages
-from ninfer.fast.ops.control import AXIS_T, BLOCK_TABLE, COLUMNS, COMMIT, MAX_COLUMNS, POSITION, TOKEN
+from ninfer.fast.ops.control import ALL, AXIS_T, BLOCK_TABLE, COLUMNS, COMMIT, MAX_COLUMNS, POSITION, TOKEN
 from ninfer.fast.program.round import RoundRunner
 from ninfer.fast.program.text import TextTable
 
@@ -71,6 +71,7 @@ class Verifier:
             assert 0 <= count <= len(block.tokens)
             stepped = control[index, COMMIT] == 1
             control[index, COLUMNS] = 0 if stepped else count
+            control[index, COMMIT] = ALL if count == len(block.tokens) and not stepped else 0
             folds = folds or (count > 0 and not stepped)
             block.lane.frontier += count
         if folds:

@@ -185,8 +185,8 @@ class Wiring:
     def delta_net(self, layer: int, weights: GdnWeights, config: GdnConfig, records: str) -> Descriptor:
         """Convolution, recurrence and fold of one layer over inputs, a, b, z → mixed.
 
-        ``records`` names the buffers of inputs, convolved columns and gates: one set per layer where they
-        must outlive the layer, one for all where not.
+        ``records`` names the buffers of inputs, convolved columns, gates and working state: one set per
+        layer where they must outlive the layer; "" where not, and no working state is kept then.
         """
         inputs, convolved = (
             self.workspace.buffer(f"{name}{records}", config.channels) for name in ("inputs", "convolved")
@@ -195,7 +195,11 @@ class Wiring:
         a, b = (self.workspace.buffer(name, config.value_heads) for name in ("a", "b"))
         z = self.workspace.buffer("z", config.value_heads * config.value_dim)
         mixed = self.pair("mixed", config.value_heads * config.value_dim)
-        scratch = 2 * config.key_dim + 2 * config.value_dim + config.key_dim * config.value_dim
+        state = config.key_dim * config.value_dim
+        scratch = 4 * config.key_dim + 2 * config.value_dim + state
+        kept = 0
+        if records:
+            kept = self.array(f"state{records}", config.value_heads * state, np.float32).ctypes.data
         descriptor = (
             *(inputs.address, inputs.stride, config.taps, config.channels, weights.convolution.ctypes.data),
             *(convolved.address, convolved.stride, a.address, b.address, a.stride),
@@ -205,6 +209,7 @@ class Wiring:
             *(self._states.window_offsets[layer], self._states.state_offsets[layer]),
             *self._outputs(mixed),
             *self._scratch("gdn", scratch),
+            kept,
         )
         assert len(descriptor) == gdn.FIELDS
         return descriptor

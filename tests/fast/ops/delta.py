@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ninfer.fast.ops.control import ALL
 from ninfer.fast.ops.gdn import contract as c
 from ninfer.fast.program.table import CONVOLVE, FOLD, RECUR, SHIFT
 from ninfer.model.config import GdnConfig
@@ -95,11 +96,17 @@ class DeltaNet:
         self.norm = (1 + random.normal(0, 0.3, config.value_dim)).astype(np.float32)
 
     def compute(
-        self, blocks: Sequence[Block], accept: Sequence[int] | None = None, threads: int = 1, gap: int = 0
+        self,
+        blocks: Sequence[Block],
+        accept: Sequence[int] | None = None,
+        threads: int = 1,
+        gap: int = 0,
+        keeps: bool = False,
     ) -> Floats:
         """The blocks' outputs [rows, value heads · d_v] in one round; blocks begin ``gap`` rows apart.
 
-        ``accept`` folds that many columns of each block into its committed image afterwards.
+        ``accept`` folds that many columns of each block into its committed image afterwards; ``keeps``: there
+        is room for the first block's working state.
         """
         config, rows, records = self.config, sum(b.end - b.begin + gap for b in blocks), []
         inputs = {name: [np.full((gap, getattr(blocks[0].lane, name).shape[1]), np.nan)] for name in "uabz"}
@@ -115,7 +122,9 @@ class DeltaNet:
         convolved = Poisoned(rows + gap, config.channels)
         gates = np.full((rows + gap + 1, config.value_heads, 2), np.nan, np.float32)
         scratch = np.full((threads, self.scratch_floats), np.nan, np.float32)
+        state = np.full(config.value_heads * config.key_dim * config.value_dim, np.nan, np.float32)
         named: dict[str, Any] = {
+            "KEPT": address(state) if keeps else 0,
             "U": address(u), "U_STRIDE": u.strides[0], "CONVOLVED": convolved.address,
             "CONVOLVED_STRIDE": convolved.stride, "A": address(a), "B": address(b), "AB_STRIDE": a.strides[0],
             "GATES": address(gates), "Z": address(z), "Z_STRIDE": z.strides[0], "Y": y.address,
@@ -133,7 +142,10 @@ class DeltaNet:
         assert_same_bits(evens.values[written], evens_first(y.values[written]), "even lanes first")
         outputs = y.values[written].copy()
         if accept is not None:
-            kept = [(first, m, *rest) for m, (first, _, *rest) in zip(accept, records, strict=True)]
+            kept = [
+                (first, m, image, ALL if keeps and m == count else 0)
+                for m, (first, count, image, _) in zip(accept, records, strict=True)
+            ]
             # Fold replays records: it must read none of these again.
             a[:], b[:], z[:] = np.nan, np.nan, np.nan
             run([(FOLD, descriptor), (SHIFT, descriptor)], blocks=kept, threads=threads)
@@ -142,9 +154,9 @@ class DeltaNet:
 
     @property
     def scratch_floats(self) -> int:
-        """What the operations need per thread: q, k, error, output, and a working state."""
+        """What the operations need per thread: q and k of two columns, error, output, a working state."""
         config = self.config
-        return 2 * config.key_dim + 2 * config.value_dim + config.key_dim * config.value_dim
+        return 4 * config.key_dim + 2 * config.value_dim + config.key_dim * config.value_dim
 
     def _fixed(self, lane: Lane) -> dict[str, int]:
         config = self.config

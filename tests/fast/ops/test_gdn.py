@@ -59,8 +59,9 @@ def test_block_without_commit_only_reads_the_image(config: GdnConfig) -> None:
     )
 
 
+@pytest.mark.parametrize("keeps", [False, True], ids=["replays", "keeps"])
 @configs
-def test_fold_equals_the_accepted_steps(config: GdnConfig) -> None:
+def test_fold_equals_the_accepted_steps(config: GdnConfig, keeps: bool) -> None:
     """Of n drafted columns the first m: every byte of the image as after m single steps, m = 0..n."""
     net, count = DeltaNet(config), 9
     stepped = Lane(config, count, 3)
@@ -68,7 +69,8 @@ def test_fold_equals_the_accepted_steps(config: GdnConfig) -> None:
     outputs = []
     for accepted in range(count + 1):
         folded = start.copy()
-        drafted = net.compute([Block(folded, 0, count, commit=False)], accept=[accepted], gap=1)
+        block = Block(folded, 0, count, commit=False)
+        drafted = net.compute([block], accept=[accepted], gap=1, keeps=keeps)
         assert_same_bits(folded.image, stepped.image, f"image after {accepted} of {count}")
         if outputs:
             assert_same_bits(drafted[:accepted], np.concatenate(outputs))

@@ -7,7 +7,8 @@ then ``w ⊙ o / √(mean(o²) + eps) ⊙ SiLU(z)``. ``fold``: the same transiti
 written to the committed state.
 
 A block with COMMIT = 0 only reads the state image; its inputs u, the convolved columns and (g, β) stay in
-the layer's buffers, which are the records that ``fold`` replays with the very same instructions.
+the layer's buffers, which are the records that ``fold`` replays with the very same instructions. What the
+first block's columns come to also stays, at KEPT if that is not 0: fold copies it where all were accepted.
 
 Shapes: u, convolved [rows, channels], channels = [Q | K | V]; a, b [rows, value heads]; z, y [rows, value
 heads · d_v]; state image per layer: window [taps − 1, channels], then S [value heads, d_k, d_v], float32.
@@ -46,8 +47,9 @@ from __future__ import annotations
     PERMUTED_STRIDE,
     SCRATCH,
     SCRATCH_STRIDE,
+    KEPT,
     FIELDS,
-) = range(30)
+) = range(31)
 
 # Added to the sum of squares of q and k under the root.
 L2_EPS = 1e-6

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ninfer.fast.ops.compiled import part
-from ninfer.fast.ops.control import COLUMNS, COMMIT, FIRST_ROW, STATE
+from ninfer.fast.ops.control import ALL, COLUMNS, COMMIT, FIRST_ROW, STATE
 from ninfer.fast.ops.gdn import contract as c
 from ninfer.fast.ops.permute import evens_first
 from ninfer.fast.ops.vector import F32, I32, LANES, Emitter, kernel
@@ -22,6 +22,22 @@ def silu(e: Emitter, x: Any, n: Any) -> None:
         address = e.at(x, index, 4)
         value = e.load(address, "f32")
         e.store(address, e.fmul(value, e.sigmoid(value)))
+
+
+@kernel("iiiiiiii")
+def four_taps(
+    e: Emitter, oldest: Any, older: Any, old: Any, newest: Any, weight: Any, stride: Any, y: Any, n: Any
+) -> None:
+    """Y ← SiLU(Σ w[τ] ⊙ u[τ]) over four inputs of ``n`` floats, a multiple of 16."""
+    with e.loop(e.integer(0), n, LANES) as index:
+        total = None
+        for tap, u in enumerate((oldest, older, old, newest)):
+            scaled = e.fmul(
+                e.load(e.at(e.add(weight, e.mul(stride, tap)), index, 4), "f32"),
+                e.load(e.at(u, index, 4), "f32"),
+            )
+            total = scaled if total is None else e.fadd(total, scaled)
+        e.store(e.at(y, index, 4), e.fmul(total, e.sigmoid(total)))
 
 
 @kernel("ii", "f")
@@ -79,34 +95,86 @@ def _tile(vectors: int) -> tuple[Any, Any]:
         for part in range(vectors):
             e.store(e.add(out, 64 * part), sums[part].get())
 
+    @kernel("iiiiiiiifi")
+    def update_decay_read(
+        e: Emitter,
+        s: Any,
+        stride: Any,
+        k: Any,
+        q: Any,
+        rows: Any,
+        delta: Any,
+        out: Any,
+        next_k: Any,
+        decay: Any,
+        read: Any,
+    ) -> None:
+        """``update_read`` of one column and ``decay_read`` of the next in one pass over S, bit for bit."""
+        deltas = [e.load(e.add(delta, 64 * part), "f32") for part in range(vectors)]
+        factor = e.splat(decay)
+        sums = [e.variable(e.zero()) for _ in range(vectors)]
+        reads = [e.variable(e.zero()) for _ in range(vectors)]
+        with e.loop(e.integer(0), rows, 1) as row:
+            start = e.builder.add(s, e.builder.mul(row, stride))
+            key, query, next_key = (e.splat(e.scalar(e.at(x, row, 4), "f32")) for x in (k, q, next_k))
+            for part in range(vectors):
+                address = e.add(start, 64 * part)
+                value = e.fma(key, deltas[part], e.load(address, "f32"))
+                sums[part].set(e.fma(query, value, sums[part].get()))
+                value = e.fmul(value, factor)
+                e.store(address, value)
+                reads[part].set(e.fma(next_key, value, reads[part].get()))
+        for part in range(vectors):
+            e.store(e.add(out, 64 * part), sums[part].get())
+            e.store(e.add(read, 64 * part), reads[part].get())
+
     assert width % LANES == 0
-    return decay_read, update_read
+    return decay_read, update_read, update_decay_read
 
 
-_decay_read_4, _update_read_4 = _tile(4)
-_decay_read_1, _update_read_1 = _tile(1)
+_decay_read_4, _update_read_4, _update_decay_read_4 = _tile(4)
+_decay_read_1, _update_read_1, _update_decay_read_1 = _tile(1)
 
 
 @part
-def _transition(s, k, q, v, decay, beta, key_dim, value_dim, delta, out):
-    """One column of one head: S in place, ``out`` = Sᵀ q; ``delta`` is scratch of d_v floats."""
-    value, error = floats(v, value_dim), floats(delta, value_dim)
-    stride = 4 * value_dim
-    column = 0
-    while column < value_dim:
+def _begin(s, k, key_dim, value_dim, decay, read):
+    """``read`` = Sᵀ k of the decayed S, which stays decayed."""
+    step = 64 if value_dim % 64 == 0 else 16
+    for column in range(0, value_dim, step):
         at = 4 * column
-        if value_dim % 64 == 0:
-            _decay_read_4(s + at, stride, k, key_dim, delta + at, decay)
+        if step == 64:
+            _decay_read_4(s + at, 4 * value_dim, k, key_dim, read + at, decay)
         else:
-            _decay_read_1(s + at, stride, k, key_dim, delta + at, decay)
-        width = 64 if value_dim % 64 == 0 else 16
-        for index in range(column, column + width):
-            error[index] = beta * (value[index] - error[index])
-        if value_dim % 64 == 0:
-            _update_read_4(s + at, stride, k, q, key_dim, delta + at, out + at)
+            _decay_read_1(s + at, 4 * value_dim, k, key_dim, read + at, decay)
+
+
+@part
+def _end(s, k, q, key_dim, value_dim, delta, out):
+    """S ← S + k δᵀ, ``out`` = Sᵀ q."""
+    step = 64 if value_dim % 64 == 0 else 16
+    for column in range(0, value_dim, step):
+        at = 4 * column
+        if step == 64:
+            _update_read_4(s + at, 4 * value_dim, k, q, key_dim, delta + at, out + at)
         else:
-            _update_read_1(s + at, stride, k, q, key_dim, delta + at, out + at)
-        column += width
+            _update_read_1(s + at, 4 * value_dim, k, q, key_dim, delta + at, out + at)
+
+
+@part
+def _pass_on(s, k, q, key_dim, value_dim, delta, out, next_k, decay):
+    """``_end`` of one column and ``_begin`` of the next, which reads into ``delta``."""
+    step = 64 if value_dim % 64 == 0 else 16
+    stride = 4 * value_dim
+    for column in range(0, value_dim, step):
+        at = 4 * column
+        if step == 64:
+            _update_decay_read_4(
+                s + at, stride, k, q, key_dim, delta + at, out + at, next_k, decay, delta + at
+            )
+        else:
+            _update_decay_read_1(
+                s + at, stride, k, q, key_dim, delta + at, out + at, next_k, decay, delta + at
+            )
 
 
 @part
@@ -124,19 +192,37 @@ def convolve(d, blocks, task):
     for column in range(blocks[block, COLUMNS]):
         row = blocks[block, FIRST_ROW] + column
         target = d[c.CONVOLVED] + row * d[c.CONVOLVED_STRIDE] + 4 * first
-        y = floats(target, count)
-        for tap in range(d[c.TAPS]):
-            weight = floats(d[c.CONV_WEIGHT] + 4 * (tap * d[c.CHANNELS] + first), count)
-            u = floats(_input(d, blocks[block], column - d[c.TAPS] + 1 + tap, first), count)
-            if tap == 0:
-                for index in range(count):
-                    y[index] = weight[index] * u[index]
-            else:
-                for index in range(count):
-                    y[index] += weight[index] * u[index]
-        silu(target, count)
+        if d[c.TAPS] == 4:
+            four_taps(
+                _input(d, blocks[block], column - 3, first),
+                _input(d, blocks[block], column - 2, first),
+                _input(d, blocks[block], column - 1, first),
+                _input(d, blocks[block], column, first),
+                d[c.CONV_WEIGHT] + 4 * first,
+                4 * d[c.CHANNELS],
+                target,
+                count,
+            )
+        else:
+            _convolve(d, blocks[block], column, first, target, count)
     if blocks[block, COMMIT] == 1:
         shift_window(d, blocks[block], blocks[block, COLUMNS], first, count)
+
+
+@part
+def _convolve(d, block, column, first, target, count):
+    """One column of ``count`` channels, for any number of taps."""
+    y = floats(target, count)
+    for tap in range(d[c.TAPS]):
+        weight = floats(d[c.CONV_WEIGHT] + 4 * (tap * d[c.CHANNELS] + first), count)
+        u = floats(_input(d, block, column - d[c.TAPS] + 1 + tap, first), count)
+        if tap == 0:
+            for index in range(count):
+                y[index] = weight[index] * u[index]
+        else:
+            for index in range(count):
+                y[index] += weight[index] * u[index]
+    silu(target, count)
 
 
 @part
@@ -161,32 +247,52 @@ def shift_window(d, block, accepted, first, count):
 
 @part
 def recur(d, blocks, task, thread):
-    """One block and value head: all its columns in order, then the gated norm of each."""
+    """One block and value head: all its columns in order, then the gated norm of each.
+
+    What a block that only reads comes to is kept where there is room: ``fold`` may need all of it.
+    """
     block, head = blocks[task // d[c.VALUE_HEADS]], task % d[c.VALUE_HEADS]
     key_dim, value_dim = d[c.KEY_DIM], d[c.VALUE_DIM]
     scratch = d[c.SCRATCH] + thread * d[c.SCRATCH_STRIDE]
     s = block[STATE] + d[c.STATE_OFFSET] + 4 * head * key_dim * value_dim
     working = s
     if block[COMMIT] == 0:
-        working = scratch + 4 * (2 * key_dim + 2 * value_dim)
+        working = _kept(d, task // d[c.VALUE_HEADS], head)
+        if working == 0:
+            working = scratch + 4 * (4 * key_dim + 2 * value_dim)
         copy(s, working, key_dim * value_dim)
     for column in range(block[COLUMNS]):
-        row = block[FIRST_ROW] + column
-        _gates(d, row, head)
-        out = d[c.Y] + row * d[c.Y_STRIDE] + 4 * head * value_dim
-        _column(d, row, head, working, scratch, out)
-        _gated_norm(d, row, head, out)
+        _gates(d, block[FIRST_ROW] + column, head)
+    y = d[c.Y] + block[FIRST_ROW] * d[c.Y_STRIDE] + 4 * head * value_dim
+    _columns(d, block[FIRST_ROW], block[COLUMNS], head, working, scratch, y, d[c.Y_STRIDE])
+    for column in range(block[COLUMNS]):
+        _gated_norm(d, block[FIRST_ROW] + column, head, y + column * d[c.Y_STRIDE])
 
 
 @part
-def fold(d, block, accepted, head, thread):
-    """Replay the first ``accepted`` columns of a kept block on the committed state of one value head."""
+def fold(d, blocks, index, head, thread):
+    """The accepted columns of a kept block on the committed state of one value head.
+
+    They are replayed, unless they are all and what they come to was kept.
+    """
+    block = blocks[index]
     key_dim, value_dim = d[c.KEY_DIM], d[c.VALUE_DIM]
     scratch = d[c.SCRATCH] + thread * d[c.SCRATCH_STRIDE]
     s = block[STATE] + d[c.STATE_OFFSET] + 4 * head * key_dim * value_dim
-    out = scratch + 4 * (2 * key_dim + value_dim)
-    for column in range(accepted):
-        _column(d, block[FIRST_ROW] + column, head, s, scratch, out)
+    kept = _kept(d, index, head)
+    if block[COMMIT] == ALL and kept != 0:
+        copy(kept, s, key_dim * value_dim)
+        return
+    out = scratch + 4 * (4 * key_dim + value_dim)
+    _columns(d, block[FIRST_ROW], block[COLUMNS], head, s, scratch, out, np.int64(0))
+
+
+@part
+def _kept(d, index, head):
+    """Where the working state of the block number ``index`` is kept; 0: nowhere."""
+    if index > 0 or d[c.KEPT] == 0:
+        return np.int64(0)
+    return d[c.KEPT] + 4 * head * d[c.KEY_DIM] * d[c.VALUE_DIM]
 
 
 @part
@@ -202,17 +308,51 @@ def _gates(d, row, head):
 
 
 @part
-def _column(d, row, head, s, scratch, out):
-    """The transition of one recorded column on ``s``."""
+def _columns(d, first, count, head, s, scratch, y, y_stride):
+    """The transitions of ``count`` recorded columns from row ``first`` on ``s``; outputs from ``y``."""
     key_dim, value_dim = d[c.KEY_DIM], d[c.VALUE_DIM]
+    delta = scratch + 16 * key_dim
+    error = floats(delta, value_dim)
+    for column in range(count):
+        row = first + column
+        gates = floats(d[c.GATES] + 8 * (row * d[c.VALUE_HEADS] + head), 2)
+        q, k = _query(d, scratch, column), _key(d, scratch, column)
+        if column == 0:
+            _units(d, row, head, q, k)
+            _begin(s, k, key_dim, value_dim, gates[0], delta)
+        value_at = 4 * (2 * d[c.KEY_HEADS] * key_dim + head * value_dim)
+        value = floats(d[c.CONVOLVED] + row * d[c.CONVOLVED_STRIDE] + value_at, value_dim)
+        for index in range(value_dim):
+            error[index] = gates[1] * (value[index] - error[index])
+        out = y + column * y_stride
+        if column + 1 == count:
+            _end(s, k, q, key_dim, value_dim, delta, out)
+        else:
+            next_q, next_k = _query(d, scratch, column + 1), _key(d, scratch, column + 1)
+            _units(d, row + 1, head, next_q, next_k)
+            decay = floats(d[c.GATES] + 8 * ((row + 1) * d[c.VALUE_HEADS] + head), 1)[0]
+            _pass_on(s, k, q, key_dim, value_dim, delta, out, next_k, decay)
+
+
+@part
+def _query(d, scratch, column):
+    """Where the scaled unit query of a column stands: two of them live at a time, each before its key."""
+    return scratch + 8 * d[c.KEY_DIM] * (column % 2)
+
+
+@part
+def _key(d, scratch, column):
+    return scratch + 8 * d[c.KEY_DIM] * (column % 2) + 4 * d[c.KEY_DIM]
+
+
+@part
+def _units(d, row, head, q, k):
+    """The scaled unit query and the unit key of one row and value head."""
+    key_dim = d[c.KEY_DIM]
     key_head = head // (d[c.VALUE_HEADS] // d[c.KEY_HEADS])
     convolved = d[c.CONVOLVED] + row * d[c.CONVOLVED_STRIDE]
-    q, k, delta = scratch, scratch + 4 * key_dim, scratch + 8 * key_dim
     _unit(convolved + 4 * key_head * key_dim, q, key_dim, np.float32(1.0 / np.sqrt(key_dim)))
     _unit(convolved + 4 * (d[c.KEY_HEADS] + key_head) * key_dim, k, key_dim, np.float32(1))
-    v = convolved + 4 * (2 * d[c.KEY_HEADS] * key_dim + head * value_dim)
-    gates = floats(d[c.GATES] + 8 * (row * d[c.VALUE_HEADS] + head), 2)
-    _transition(s, k, q, v, gates[0], gates[1], key_dim, value_dim, delta, out)
 
 
 @part
