@@ -56,8 +56,8 @@ def scaled_copy(e: Emitter, source: Any, target: Any, factor: Any) -> None:
     e.store(target, e.fmul(e.load(source, "f32"), e.splat(factor)))
 
 
-def _tile(vectors: int) -> tuple[Any, Any]:
-    """The two passes over ``vectors`` · 16 columns of S; every column's sums ascend in the key dimension."""
+def _tile(vectors: int) -> tuple[Any, Any, Any]:
+    """The passes over ``vectors`` · 16 columns of S; every column's sums ascend in the key dimension."""
     width = LANES * vectors
 
     @kernel("iiiiif")
