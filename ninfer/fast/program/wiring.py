@@ -154,8 +154,7 @@ class Wiring:
         record = config.head_dim + attention.PARTIAL_PADDING
         count = self.rows * config.query_heads * self._max_splits * record
         partials = self.array("partials", count, np.float32)
-        assert self._pages is not None
-        scratch = round_scratch_floats(self._pages.format, config.head_dim)
+        scratch = round_scratch_floats(config.head_dim)
         return self._attention(layer, weights, config, partials.ctypes.data, scratch)
 
     def chunk_attention(self, layer: int, weights: AttentionWeights, config: AttentionConfig) -> Descriptor:

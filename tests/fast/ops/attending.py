@@ -118,9 +118,8 @@ class Attending:
         splits = max_splits or max(position for _, position in rows) // c.SPLIT_TOKENS + 1
         record = config.head_dim + c.PARTIAL_PADDING
         partials = np.full(len(rows) * config.query_heads * splits * record, np.nan, np.float32)
-        room = round_scratch_floats(self.pool.format, config.head_dim)
-        if ATTEND_CHUNK in opcodes:
-            room = scratch_floats(config.head_dim)
+        size = config.head_dim
+        room = scratch_floats(size) if ATTEND_CHUNK in opcodes else round_scratch_floats(size)
         scratch = np.full((threads, room), np.nan, np.float32)
         angles = np.full((len(rows), config.rotary_dim), np.nan, np.float32)
         io = {

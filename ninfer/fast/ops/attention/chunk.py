@@ -27,9 +27,9 @@ _TILE = 4  # rows of the register tile
 _STEP = 32  # elements of a head summed in one chain
 
 
-def round_scratch_floats(kv_format: int, head_dim: int) -> int:
-    """Floats that one thread needs in a round: a page of scores, and of keys and values where expanded."""
-    return PAGE_TOKENS * (1 + 2 * head_dim * (kv_format >= c.EXPANDED))
+def round_scratch_floats(head_dim: int) -> int:
+    """Floats that one thread needs in a round: a page's scores of four rows, a page of keys and of values."""
+    return PAGE_TOKENS * (4 + 2 * head_dim)
 
 
 def scratch_floats(head_dim: int) -> int:

@@ -9,10 +9,12 @@ from llvmlite import ir
 
 from ninfer.fast.ops.attention.contract import GROUP, KV_BF16, KV_F32
 from ninfer.fast.ops.compiled import part
-from ninfer.fast.ops.vector import F16, I16, I64, LANES, VF32, VI32, Emitter, element_bytes, kernel
+from ninfer.fast.ops.control import PAGE_TOKENS
+from ninfer.fast.ops.vector import F16, I16, I32, I64, LANES, VF32, VI32, Emitter, element_bytes, kernel
 from ninfer.fast.ops.views import bytes_, floats
 
 _TILE = 64
+_FOUR = 4  # queries that share a page in registers
 
 
 def _bf16_bits(e: Emitter, value: Any) -> Any:
@@ -151,6 +153,61 @@ def group_scale(e: Emitter, scales: Any, row: Any, d: Any, index: Any) -> Any:
 
 scores_f32, scores_bf16, scores_i8 = _scores("f32"), _scores("bf16"), _scores("i8")
 accumulate_f32, accumulate_f16, accumulate_i8 = _accumulate("f32"), _accumulate("f16"), _accumulate("i8")
+
+
+@kernel("iiiii")
+def scores_of_four(e: Emitter, q: Any, q_stride: Any, keys: Any, d: Any, out: Any) -> None:
+    """Out[4, 64] = four queries · 64 float32 keys, each bit for bit as ``scores_f32``."""
+    starts = [e.add(q, e.mul(q_stride, column)) for column in range(_FOUR)]
+    with e.loop(e.integer(0), e.integer(PAGE_TOKENS), _FOUR) as first:
+        found: list[list[Any]] = [[] for _ in range(_FOUR)]
+        for key in range(_FOUR):
+            row = e.at(keys, e.builder.mul(e.add(first, key), d), 4)
+            sums = [[e.variable(e.zero()) for _ in range(4)] for _ in range(_FOUR)]
+            with e.loop(e.integer(0), d, _TILE) as index:
+                for part in range(4):
+                    lane = e.add(index, LANES * part)
+                    vector = e.load(e.at(row, lane, 4), "f32")
+                    for start, totals in zip(starts, sums, strict=True):
+                        query = e.load(e.at(start, lane, 4), "f32")
+                        totals[part].set(e.fma(vector, query, totals[part].get()))
+            for totals, lanes in zip(sums, found, strict=True):
+                one, two, three, four = (total.get() for total in totals)
+                lanes.append(e.fadd(e.fadd(one, two), e.fadd(three, four)))
+        tile = e.sums([lanes for column in found for lanes in column])
+        for column in range(_FOUR):
+            own = ir.Constant(ir.VectorType(I32, _FOUR), [_FOUR * column + key for key in range(_FOUR)])
+            target = e.at(out, e.add(first, PAGE_TOKENS * column), 4)
+            e.write(target, e.builder.shuffle_vector(tile, tile, own), 4)
+
+
+@kernel("iiiii")
+def accumulate_four(e: Emitter, p: Any, values: Any, d: Any, acc: Any, acc_stride: Any) -> None:
+    """Acc[4] += p[4, 64] · 64 float32 values, each bit for bit as ``accumulate_f32``."""
+    with e.loop(e.integer(0), d, _TILE) as index:
+        targets = [e.at(e.add(acc, e.mul(acc_stride, column)), index, 4) for column in range(_FOUR)]
+        sums = [
+            [e.variable(e.load(e.add(target, 64 * part), "f32")) for part in range(4)] for target in targets
+        ]
+        with e.loop(e.integer(0), e.integer(PAGE_TOKENS), 1) as row:
+            start = e.at(values, e.builder.add(e.builder.mul(row, d), index), 4)
+            vectors = [e.load(e.add(start, 64 * part), "f32") for part in range(4)]
+            for column, totals in enumerate(sums):
+                weight = e.splat(e.scalar(e.at(p, e.add(row, PAGE_TOKENS * column), 4), "f32"))
+                for vector, total in zip(vectors, totals, strict=True):
+                    total.set(e.fma(weight, vector, total.get()))
+        for target, totals in zip(targets, sums, strict=True):
+            for part, total in enumerate(totals):
+                e.store(e.add(target, 64 * part), total.get())
+
+
+@kernel("ii", "f")
+def largest_of(e: Emitter, x: Any, n: Any) -> Any:
+    """The largest of ``n`` floats, a multiple of 16."""
+    found = e.variable(e.load(x, "f32"))
+    with e.loop(e.integer(0), n, LANES) as index:
+        found.set(e.maximum(e.load(e.at(x, index, 4), "f32"), found.get()))
+    return e.largest(found.get())
 
 
 @part
