@@ -7,7 +7,16 @@ import torch
 
 from ninfer.cli.parser import parse
 from ninfer.errors import OptionError
-from ninfer.fast.program.gpu.device import SYNC_MODES, Waiter, device_of, sync_mode
+from ninfer.fast.program.gpu import device as device_module
+from ninfer.fast.program.gpu.device import (
+    SYNC_MODES,
+    Environment,
+    Waiter,
+    device_of,
+    driver_version,
+    environment,
+    sync_mode,
+)
 from ninfer.fast.program.gpu.graphs import Graphs, allowance
 from ninfer.fast.program.gpu.open import check_capacity
 
@@ -65,3 +74,33 @@ def test_a_pool_that_cannot_hold_one_request_is_refused() -> None:
     with pytest.raises(OptionError) as caught:
         check_capacity(1, 128)
     assert caught.value.option == "--kv-capacity"
+
+
+class Driver:
+    """Stands for CUDA's library."""
+
+    def cuDriverGetVersion(self, version: object) -> int:  # noqa: N802
+        version._obj.value = 13020  # type: ignore[attr-defined]
+        return 0
+
+
+def test_the_driver_says_which_cuda_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_module.ctypes, "CDLL", lambda name: Driver())
+    assert driver_version() == "13.2"
+
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(device_module.ctypes, "CDLL", missing)
+    assert driver_version() == ""
+
+
+def test_a_devices_environment_asks_torch_for_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert environment(torch.device("cpu")) == Environment()
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1, 2))
+    monkeypatch.setattr(device_module, "driver_version", lambda: "13.2")
+    known = environment(torch.device("cuda", 1))
+    assert (known.index, known.name, known.capability) == (1, "a GPU", "9.0")
+    assert (known.driver, known.total_bytes) == ("13.2", 2)

@@ -5,6 +5,7 @@ Source of ``NINFER_CUDA_SYNC``: contract START-003.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from dataclasses import dataclass
@@ -74,15 +75,26 @@ def environment(device: torch.device) -> Environment:
     """The device's name, compute capability and memory, CUDA's runtime and the driver's version of it."""
     if device.type != "cuda":
         return Environment()
-    driver = torch._C._cuda_getDriverVersion()  # type: ignore[attr-defined]
     return Environment(
         index=device.index,
         name=torch.cuda.get_device_name(device),
         capability=".".join(map(str, torch.cuda.get_device_capability(device))),
         runtime=torch.version.cuda or "",
-        driver=f"{driver // 1000}.{driver % 1000 // 10}",
+        driver=driver_version(),
         total_bytes=torch.cuda.mem_get_info(device)[1],
     )
+
+
+def driver_version() -> str:
+    """The newest CUDA that the installed driver knows, as ``13.0``; empty without a driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return ""
+    version = ctypes.c_int()
+    if driver.cuDriverGetVersion(ctypes.byref(version)) != 0:
+        return ""
+    return f"{version.value // 1000}.{version.value % 1000 // 10}"
 
 
 @dataclass(slots=True)
