@@ -86,7 +86,7 @@ def test_a_block_gives_the_references_rows_and_leaves_the_state(columns: int, sl
     nets, rows, _ = layers()
     before, y = nets[0].images.clone(), torch.full((ROWS, VALUES), float("nan"))
     expected = wanted(nets[1], 2, columns)
-    delta(nets[1], rows[1], block(2, columns, False, POSITION), y, 1, columns, DeltaCut(slices, 8))
+    delta(nets[1], rows[1], block(2, columns, False, POSITION), y, 1, DeltaCut(slices, 8))
     assert float((y[2 : 2 + columns] - expected).abs().max() / expected.abs().max()) <= 1e-5
     assert y[:2].isnan().all() and y[2 + columns :].isnan().all()  # noqa: PT018
     assert torch.equal(nets[0].images, before)
@@ -98,14 +98,14 @@ def test_a_fold_leaves_what_rounds_of_one_column_leave() -> None:
     kept, cut, slots = 5, DeltaCut(2, 8), nets[0].images.clone()
     y = torch.zeros(ROWS, VALUES)
     for net, mine in zip(nets, rows, strict=True):
-        delta(net, mine, block(2, 9, False, POSITION), y, 1, 9, cut)
+        delta(net, mine, block(2, 9, False, POSITION), y, 1, cut)
     verified = y.clone()
     fold(nets[0], records, block(2, kept, False, POSITION), 1)
     again = slots.clone()
     for net, mine in zip(nets, rows, strict=True):
         alone = dataclasses.replace(net, images=again)
         for column in range(kept):
-            delta(alone, mine, block(2 + column, 1, True, POSITION + column), y, 1, 1, cut)
+            delta(alone, mine, block(2 + column, 1, True, POSITION + column), y, 1, cut)
     # The interpreter sums in another order for another number of rows.
     assert torch.allclose(y[2 : 2 + kept], verified[2 : 2 + kept], atol=1e-5)
     assert torch.equal(nets[0].images[0], slots[0])

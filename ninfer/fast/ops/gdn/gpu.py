@@ -20,6 +20,9 @@ from ninfer.fast.ops.gpu_control import BLOCK_WORDS
 
 # About as many programs run at once where each has all of a multiprocessor's registers.
 PROGRAMS = 128
+# Columns that are worked out at once. How a tile lies in a program decides how its sums over d_k and d_v are
+# cut: of another height a column would have other last bits (measured at 16).
+_AT_ONCE = 8
 TAPS = 4  # columns of the ring, and taps of the convolution
 _BLOCK = tl.constexpr(BLOCK_WORDS)
 
@@ -229,10 +232,8 @@ def _delta(
             tl.store(row + whole[None, :], o.to(y.dtype.element_ty), mask=here)
 
 
-def delta(
-    layer: DeltaNet, rows: DeltaRows, blocks: Tensor, y: Tensor, count: int, widest: int, cut: DeltaCut
-) -> None:
-    """``count`` blocks of at most ``widest`` columns: mixed rows [rows.., value heads · d_v] to ``y``.
+def delta(layer: DeltaNet, rows: DeltaRows, blocks: Tensor, y: Tensor, count: int, cut: DeltaCut) -> None:
+    """``count`` blocks: mixed rows [rows.., value heads · d_v] to ``y``.
 
     A block of one column may commit: its state and its ring move on.
     """
@@ -247,7 +248,7 @@ def delta(
         rows.queries, rows.keys, rows.decays, rows.rates, rows.deltas, rows.outputs, rows.arrived,
         y, y.stride(0), layer.eps, layer.key_dim**-0.5,
         KEY_HEADS=layer.key_heads, VALUE_HEADS=layer.value_heads, DK=layer.key_dim, DV=layer.value_dim,
-        PARTS=layer.gates.shape[0], SLICES=cut.slices, T=8 if widest <= 8 else 16, num_warps=cut.warps,
+        PARTS=layer.gates.shape[0], SLICES=cut.slices, T=_AT_ONCE, num_warps=cut.warps,
         maxnreg=registers,
     )  # fmt: skip
 

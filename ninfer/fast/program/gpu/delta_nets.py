@@ -68,9 +68,9 @@ class DeltaNets:
                 kept.outputs, kept.arrived,
             )  # fmt: skip
 
-    def delta(self, layer: int, blocks: Tensor, mixed: Tensor, count: int, widest: int) -> None:
+    def delta(self, layer: int, blocks: Tensor, mixed: Tensor, count: int) -> None:
         """The mixed rows of one layer."""
-        gdn.delta(self.nets[layer], self._rows[layer], blocks, mixed, count, widest, self._cut)
+        gdn.delta(self.nets[layer], self._rows[layer], blocks, mixed, count, self._cut)
 
     def fold(self, blocks: Tensor, count: int) -> None:
         """Commit the first COLUMNS columns of blocks that were only verified; needs ``records``."""

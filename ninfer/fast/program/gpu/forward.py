@@ -155,7 +155,7 @@ class Forward:
             assert not others, "a and b have one format"
             linear(self._buffers.normed, matrix, net.gates, self._tiles.tile(matrix), shape.rows)
         mixed = self._buffers.mixed
-        self._delta_nets.delta(index, self._control.blocks, mixed, shape.blocks, shape.widest)
+        self._delta_nets.delta(index, self._control.blocks, mixed, shape.blocks)
         return mixed
 
     def _append(self, index: int, part: AttentionPart, rows: int) -> attention.Heads:
