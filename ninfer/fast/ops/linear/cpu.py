@@ -1,13 +1,14 @@
 """``linear`` on CPUs: rows streamed once, against one column or against tiles of four rows and four columns.
 
 One column reads row after row, because several row streams at once lose half of the memory's speed (measured
-2026-11-30: bf16 31 GB/s with one stream, 18 with eight, two threads). A tile's two streams ask for their
-lines some way ahead. Both add up the lanes of sixteen elements in one tree.
+2026-11-30: bf16 31 GB/s with one stream, 18 with eight, two threads). Tiles ask for the lines of coming rows
+in order, some with each group of columns. Both add up the lanes of sixteen elements in one tree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ninfer.fast.ops.compiled import part
@@ -37,8 +38,8 @@ _ACCUMULATORS = 2
 _TILE = 4  # rows and columns of a tile; the sums of its elements fill one vector
 _ROWS_AT_ONCE = 2  # of a tile: with four columns and two accumulators each, half of the registers
 _LINE = 64
-# How far ahead a tile asks for its rows' lines (measured 2026-11-30 on matrices that lie in the shared cache,
-# eight columns: 44 GFLOP/s with none, 55 with 1 KiB, 74 with 4 KiB, 73 with 8 KiB).
+# How far ahead tiles ask for weights (measured 2026-11-30 with weights beyond the core's own caches, one
+# thread, eight columns: 47 GFLOP/s without asking, 63 with 2 to 16 KiB).
 _AHEAD = 4096
 # Address of the segment; addresses of activations and results; columns; first row and its follower.
 _ARGUMENTS = "iiiiii"
@@ -62,18 +63,49 @@ class _Segment:
         return base, high, scale
 
 
+class _Lines:
+    """The lines that a tile asks for in its passes over K, two for each of ``groups`` column groups.
+
+    All passes of a row group together ask for the base plane of four coming rows, in order.
+    """
+
+    def __init__(self, e: Emitter, weights: formats.Weights, groups: Any, k: Any) -> None:
+        step_bytes = formats.STEP_BYTES[weights] * _ROWS_AT_ONCE
+        self._e, self._count = e, max(1, step_bytes // _LINE)
+        self._advance = e.builder.udiv(e.integer(step_bytes), groups)
+        self._spacing = e.builder.udiv(self._advance, e.integer(self._count))
+        self._share = e.mul(e.builder.udiv(k, e.integer(formats.STEP)), self._advance)
+
+    def begin(self, base: Any, number: Any) -> Any:
+        """Where pass ``number`` of the tile whose rows begin at ``base`` starts to ask."""
+        return self._e.add(self._e.add(base, _AHEAD), self._e.mul(number, self._share))
+
+    def ask(self, begin: Any, index: Any) -> None:
+        """Ask for what belongs to the K step at ``index``."""
+        e = self._e
+        step = e.builder.udiv(index, e.integer(formats.STEP))
+        line = e.add(begin, e.mul(step, self._advance))
+        for _ in range(self._count):
+            e.prefetch(line)
+            line = e.add(line, self._spacing)
+
+
 def _totals(
-    e: Emitter, weights: formats.Weights, rows: Sequence[formats.Planes], columns: Sequence[Any], k: Any
+    e: Emitter,
+    weights: formats.Weights,
+    rows: Sequence[formats.Planes],
+    columns: Sequence[Any],
+    k: Any,
+    ask: Callable[[Any], None] | None = None,
 ) -> list[Any]:
-    """Column after column, for each row the vector whose lanes add up to the element."""
+    """Column after column, for each row the vector whose lanes add up to the element.
+
+    ``ask`` is called in every K step.
+    """
     sums = [[[e.variable(e.zero()) for _ in range(_ACCUMULATORS)] for _ in rows] for _ in columns]
-    step_bytes = formats.STEP_BYTES[weights]
     with e.loop(e.integer(0), k, formats.STEP) as index:
-        if len(columns) > 1:
-            for base, _, _ in rows:
-                first = e.add(base, e.builder.sdiv(e.mul(index, step_bytes), e.integer(formats.STEP)))
-                for line in range(0, step_bytes, _LINE):
-                    e.prefetch(e.add(first, _AHEAD + line))
+        if ask is not None:
+            ask(index)
         decoded = [weights(e, row, index) for row in rows]
         for number in range(formats.STEP // LANES):
             for column, totals in zip(columns, sums, strict=True):
@@ -132,18 +164,22 @@ def _tiles(weights: formats.Weights) -> Any:
     @kernel(_ARGUMENTS)
     def tiles(e: Emitter, address: Any, x: Any, y: Any, columns: Any, begin: Any, end: Any) -> None:
         segment = _Segment(e, address)
+        groups = e.builder.udiv(e.add(columns, _TILE - 1), e.integer(_TILE))
+        lines = _Lines(e, weights, groups, segment[K])
         with e.loop(begin, end, _TILE) as first, e.loop(e.integer(0), columns, _TILE) as left:
             last = e.add(columns, -1)
             places = [e.least(e.add(left, place), last) for place in range(_TILE)]
             starts = [e.add(x, e.mul(segment[X_STRIDE], place)) for place in places]
-            groups = []
-            for pair in range(0, _TILE, _ROWS_AT_ONCE):
-                rows = [segment.row(e.add(first, pair + row)) for row in range(_ROWS_AT_ONCE)]
-                groups.append(_totals(e, weights, rows, starts, segment[K]))
+            pairs = []
+            for number, row in enumerate(range(0, _TILE, _ROWS_AT_ONCE)):
+                rows = [segment.row(e.add(first, row + member)) for member in range(_ROWS_AT_ONCE)]
+                passed = e.add(e.builder.udiv(left, e.integer(_ROWS_AT_ONCE)), number)
+                ask = functools.partial(lines.ask, lines.begin(segment.row(first)[0], passed))
+                pairs.append(_totals(e, weights, rows, starts, segment[K], ask))
             ordered = [
-                group[column * _ROWS_AT_ONCE + row]
+                pair[column * _ROWS_AT_ONCE + row]
                 for column in range(_TILE)
-                for group in groups
+                for pair in pairs
                 for row in range(_ROWS_AT_ONCE)
             ]
             sums = e.sums(ordered)

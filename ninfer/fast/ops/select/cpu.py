@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from ninfer.fast.ops.compiled import part
 from ninfer.fast.ops.select import contract as c
 from ninfer.fast.ops.select.philox import uniform
+from ninfer.fast.ops.vector import F32, I16, LANES, VI32, Emitter, kernel
 from ninfer.fast.ops.views import doubles, floats, integers, longs
+
+
+@kernel("if", "f")
+def _any_above(e: Emitter, address: Any, edge: Any) -> Any:
+    """Not 0 where one of sixteen floats is above ``edge`` or no number."""
+    above = e.builder.fcmp_unordered(">", e.load(address, "f32"), e.splat(edge))
+    return e.builder.uitofp(e.builder.bitcast(above, I16), F32)
+
+
+@kernel("i", "f")
+def _any_counted(e: Emitter, address: Any) -> Any:
+    """Not 0 where one of sixteen counts is."""
+    counted = e.builder.icmp_signed("!=", e.read(address, VI32, 4), e.ints([0] * LANES))
+    return e.builder.uitofp(e.builder.bitcast(counted, I16), F32)
 
 
 @part
@@ -34,7 +50,8 @@ def scan(d, samplers, task):
     sampler = samplers[row]
     first = piece * c.SLICE
     count = min(c.SLICE, d[c.VOCABULARY] - first)
-    logits = floats(d[c.LOGITS] + row * d[c.LOGITS_STRIDE] + 4 * first, count)
+    start = d[c.LOGITS] + row * d[c.LOGITS_STRIDE] + 4 * first
+    logits = floats(start, count)
     presence, frequency = sampler.presence, sampler.frequency
     penalised = sampler.counts != 0 and (presence != 0 or frequency != 0)
     counts = integers(sampler.counts + 4 * first, count)
@@ -47,24 +64,34 @@ def scan(d, samplers, task):
     drafts = integers(d[c.PENDING] + 4 * row * c.PENDING_WORDS, c.PENDING_WORDS)
     waiting = drafts[0] if penalised and d[c.PENDING] != 0 else 0
     at = 0
-    for index in range(count):
-        if sampler.mask != 0 and (words[index >> 5] >> (index & 31)) & 1 == 0:
+    for begin in range(0, count, LANES):
+        end = min(count, begin + LANES)
+        # Most groups of sixteen change nothing; penalties leave a group without counts as it is.
+        unpenalised = not penalised or (
+            (at >= waiting or drafts[1 + at] >= first + end)
+            and end - begin == LANES
+            and _any_counted(sampler.counts + 4 * (first + begin)) == 0
+        )
+        if unpenalised and end - begin == LANES and _any_above(start + 4 * begin, edge) == 0:
             continue
-        value = logits[index]
-        if penalised:
-            times = counts[index]
-            while at < waiting and drafts[1 + at] <= first + index:
-                times += 1 if drafts[1 + at] == first + index else 0
-                at += 1
-            flat = presence if times > 0 else np.float32(0) * presence
-            value = value - (flat + frequency * np.float32(times))
-        if not value < np.inf:
-            header[0] = c.NOT_A_NUMBER
-            return
-        if value > edge or (held < keep and value > -np.inf):
-            held = _insert(ids, values, held, keep, value, first + index)
-            if held == keep:
-                edge = values[keep - 1]
+        for index in range(begin, end):
+            if sampler.mask != 0 and (words[index >> 5] >> (index & 31)) & 1 == 0:
+                continue
+            value = logits[index]
+            if penalised:
+                times = counts[index]
+                while at < waiting and drafts[1 + at] <= first + index:
+                    times += 1 if drafts[1 + at] == first + index else 0
+                    at += 1
+                flat = presence if times > 0 else np.float32(0) * presence
+                value = value - (flat + frequency * np.float32(times))
+            if not value < np.inf:
+                header[0] = c.NOT_A_NUMBER
+                return
+            if value > edge or (held < keep and value > -np.inf):
+                held = _insert(ids, values, held, keep, value, first + index)
+                if held == keep:
+                    edge = values[keep - 1]
     header[0] = held
 
 
