@@ -229,6 +229,20 @@ class Member:
         self.tokens += tokens
 
 
+def one_round(program: GpuProgram, speculation: Speculation, member: Member) -> None:
+    """As the worker runs it for one request."""
+    proposals = speculation.propose([member])
+    if proposals is None:
+        row = SimpleNamespace(lane=member.bound, token=member.token, sampler=member.sampler)
+        (token,) = program.round([row])
+        member.took([token])
+        speculation.stepped(member, 0, token)
+        speculation.ended(1, None, (1,))
+    else:
+        results = speculation.verify([member], proposals)
+        speculation.ended(1, proposals, [result.tokens for result in results])
+
+
 def cell(size: str, weights: str, copies: Sequence[int], drafts: int = 3) -> None:
     """Rounds of neural drafts, then rounds of copies that all hold, from a context of 256 tokens on."""
     settings = [DraftSettings("mtp", drafts, copy_tokens=copied) for copied in (0, *copies)]
@@ -255,7 +269,7 @@ def cell(size: str, weights: str, copies: Sequence[int], drafts: int = 3) -> Non
         walls, hosts, counts, done = [], [], [], 0
         while done < 400:
             began, waiter.seconds, before = time.monotonic(), 0.0, len(member.tokens)
-            speculation.round([member])
+            one_round(program, speculation, member)
             wall, count = time.monotonic() - began, len(member.tokens) - before
             done += count
             if count > 1 + drafts or not one.copy_tokens:
