@@ -15,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ninfer.artifact.codecs import decode_rows, encode_rows
+from ninfer.artifact.codecs import decode_rows, encode_divisor, encode_rows, weight_divisor
+from ninfer.artifact.codecs.block_scaled import unswizzle
+from ninfer.artifact.contract import formats as tensor_formats
 from ninfer.artifact.layouts import default_layout, geometry
 from ninfer.fast.ops.linear import contract as linear
 from ninfer.fast.ops.linear import formats
@@ -191,16 +193,40 @@ class Stored:
 
 def store(format_name: str, weights: Floats) -> Stored:
     """``weights`` [N, K] through the artifact's codec."""
+    if format_name == "nvfp4":
+        return _store_nvfp4(weights)
     planes = encode_rows(format_name, weights)
     place = geometry(format_name, default_layout(format_name), weights.shape)
     decoded = decode_rows(place, planes, len(weights))
     by_row = {name: plane.reshape(len(weights), -1) for name, plane in planes.items()}
+    if "codes" in by_row:
+        codes = np.zeros((len(weights), padded(weights.shape[1])), np.uint8)
+        codes[:, : weights.shape[1]] = by_row["codes"]
+        by_row = {"base": codes, "scales": by_row["scales"]}
     if "words" in by_row:
         word = by_row["words"].shape[1] // weights.shape[1]
         wide = np.zeros((len(weights), padded(weights.shape[1]) * word), np.uint8)
         wide[:, : by_row["words"].shape[1]] = by_row["words"]
         by_row = {"words": wide}
     return Stored(format_name, decoded, by_row)
+
+
+def _store_nvfp4(weights: Floats) -> Stored:
+    """Whole tiles of 128 rows and 64 columns are stored; what lies beyond the matrix is zero."""
+    rows, columns = weights.shape
+    whole = np.zeros((-(-rows // 128) * 128, padded(columns)), np.float32)
+    whole[:rows, :columns] = weights
+    divisor = weight_divisor(float(np.abs(whole).max()))
+    planes = {**encode_rows("nvfp4", whole, divisor), **encode_divisor(divisor)}
+    place = geometry("nvfp4", default_layout("nvfp4"), whole.shape)
+    decoded = decode_rows(place, planes, len(whole))
+    scales = unswizzle(tensor_formats()["nvfp4"], planes["scales"], *whole.shape)
+    by_row = {
+        "base": planes["codes"].reshape(len(whole), -1),
+        "scales": np.ascontiguousarray(scales),
+        "high": np.broadcast_to(planes["divisor"], (len(whole), 4)),
+    }
+    return Stored("nvfp4", np.ascontiguousarray(decoded[:rows, :columns]), by_row)
 
 
 def random_weights(random: np.random.Generator, rows: int, columns: int) -> Floats:

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ninfer.artifact import Artifact, EncodedPiece, Proposal
+from ninfer.artifact.codecs.block_scaled import unswizzle
+from ninfer.artifact.contract import formats as tensor_formats
 from ninfer.errors import ArtifactError
 from ninfer.fast.ops.linear import formats
 
@@ -80,6 +82,7 @@ class WeightLoader:
         self._artifact = artifact
         self._listener = listener
         self._resident: dict[str, dict[str, Array]] = {}
+        self._by_row: dict[str, dict[str, Array]] = {}
 
     def vector(self, name: str, offset: float = 0.0) -> Array:
         """A parameter as contiguous float32 plus ``offset`` (zero-centred norms are kept as 1 + w)."""
@@ -129,6 +132,8 @@ class WeightLoader:
     def _segment(self, number: int, piece: EncodedPiece, columns: int) -> Segment:
         assert piece.rows is not None
         begin, end = piece.rows
+        if "codes" in piece.planes:
+            return _grouped(number, self._coded(piece, columns), begin, end)
         if "words" not in piece.planes:
             return _grouped(number, self._planes(piece), begin, end)
         if columns % formats.STEP:
@@ -139,6 +144,25 @@ class WeightLoader:
         """The decoded parameter in float32, for ranges that do not lie in whole rows."""
         decoded = self._artifact.parameter(name).reshape(-1, columns)
         return _direct(formats.F32, _pad(decoded.astype(np.float32), columns), 0, len(decoded))
+
+    def _coded(self, piece: EncodedPiece, columns: int) -> dict[str, Array]:
+        """Planes of one-byte and half-byte floats by row: rows padded, scales in their natural order."""
+        planes, kept = self._planes(piece), self._by_row
+        if piece.object.id in kept:
+            return kept[piece.object.id]
+        codes, scales = planes["codes"], planes["scales"]
+        if "divisor" in planes:
+            numeric = tensor_formats()[piece.object.format]
+            natural = unswizzle(numeric, scales.reshape(-1), len(codes), columns)
+            # One divisor for all rows: a plane whose rows lie at one place.
+            divisor = np.broadcast_to(planes["divisor"].reshape(1).view(np.float32), (len(codes), 1))
+            kept[piece.object.id] = {
+                "base": codes, "scales": np.ascontiguousarray(natural), "high": divisor
+            }  # fmt: skip
+        else:
+            wide = codes if columns % formats.STEP == 0 else _pad(codes, columns)
+            kept[piece.object.id] = {"base": wide, "scales": scales.reshape(-1, 1)}
+        return kept[piece.object.id]
 
     def _planes(self, piece: EncodedPiece) -> dict[str, Array]:
         """The object's planes in memory of our own: page faults belong to start-up, not to a round."""

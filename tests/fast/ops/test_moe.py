@@ -102,6 +102,7 @@ SHAPES = {
     "bytes": Shape(192, 96, 6, 2, "q8_g32_fp16", "q8_g32_fp16"),
     "words": Shape(64, 160, 5, 5, "bf16", "fp32"),
     "mixed-orders": Shape(64, 128, 4, 1, "q8_g32_fp16", "q4_g64_fp16"),
+    "floats": Shape(128, 64, 4, 2, "nvfp4", "fp8_e4m3fn_row_bf16"),
     "odd-width": Shape(64, 40, 4, 2, "q4_g64_fp16", "q5_g64_fp16"),
 }
 shapes = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)

@@ -27,11 +27,13 @@ from tests.support.fast import (
 )
 
 ROWS = 12
+# nvfp4 comes in whole tiles of 128 rows and 64 columns.
+FREE_FORMATS = tuple(name for name in STORED_FORMATS if name != "nvfp4")
 
 
 def artifact(path: Path, columns: int, bindings: dict[str, Binding]) -> Path:
     """One object [ROWS, columns] of every format the CPU kernels read, and ``bindings`` into them."""
-    data = {name: values((ROWS, columns), seed) for seed, name in enumerate(STORED_FORMATS)}
+    data = {name: values((ROWS, columns), seed) for seed, name in enumerate(FREE_FORMATS)}
     data["flat"] = values((columns,), 9)
     tensors = [
         PlannedTensor(f"weight/{name}", array.shape, "bf16" if name == "flat" else name)
@@ -83,7 +85,7 @@ def check(path: Path, name: str) -> Matrix:
 
 
 @pytest.mark.parametrize("columns", [64, 130, 192])
-@pytest.mark.parametrize("name", STORED_FORMATS)
+@pytest.mark.parametrize("name", FREE_FORMATS)
 def test_whole_objects_and_row_slices(tmp_path: Path, name: str, columns: int) -> None:
     bindings = {
         "whole": Binding.whole(f"weight/{name}"),
@@ -98,9 +100,9 @@ def test_whole_objects_and_row_slices(tmp_path: Path, name: str, columns: int) -
 
 @pytest.mark.parametrize("columns", [64, 130])
 def test_rows_of_several_objects_are_stacked(tmp_path: Path, columns: int) -> None:
-    ranges = [(f"weight/{name}", 2 * columns, (3 + n) * columns) for n, name in enumerate(STORED_FORMATS)]
+    ranges = [(f"weight/{name}", 2 * columns, (3 + n) * columns) for n, name in enumerate(FREE_FORMATS)]
     matrix = check(artifact(tmp_path, columns, {"stacked": Binding.ranges(ranges)}), "stacked")
-    assert [segment.rows for segment in matrix.segments] == [1, 2, 3, 4, 5, 6]
+    assert [segment.rows for segment in matrix.segments] == [1, 2, 3, 4, 5, 6, 7]
 
 
 ODD_BINDINGS = {
@@ -119,17 +121,37 @@ def test_bindings_that_are_no_rows_are_refused_or_right(tmp_path: Path, name: st
         check(path, "odd")
 
 
-def test_formats_without_a_kernel_are_refused_by_name(tmp_path: Path) -> None:
+def one_object(path: Path, name: str, shape: tuple[int, int], bindings: dict[str, Binding]) -> Path:
+    """An artifact of one object and ``bindings`` into it."""
     plan = ArtifactPlan(
         components={"text": Component({"architectures": ["X"]}, resources={})},
         resources=[],
-        tensors=[PlannedTensor("weight/nvfp4", (128, 64), "nvfp4")],
-        bindings={"text/some": Binding.whole("weight/nvfp4")},
+        tensors=[PlannedTensor(f"weight/{name}", shape, name)],
+        bindings=bindings,
         uses=[],
         metadata={"name": "weights"},
     )
-    path = write(tmp_path / "w.ninfer", plan, {"nvfp4": values((128, 64), 1)})
-    with Artifact.open(path) as opened, pytest.raises(ArtifactError, match=r"text/some.*nvfp4"):
+    data = values(shape, 1)
+    return write(path / "w.ninfer", plan, {name: data.astype(np.int32) if name == "int32" else data})
+
+
+@pytest.mark.parametrize("columns", [64, 192])
+def test_tiles_of_nvfp4_are_read_row_by_row(tmp_path: Path, columns: int) -> None:
+    """Scales lie swizzled over tiles of 128 rows; slices begin anywhere, one divisor serves them all."""
+    rows = {"whole": (0, 256), "slice": (100, 170), "last": (255, 256)}
+    bindings = {
+        name: Binding.ranges([("weight/nvfp4", begin * columns, end * columns)])
+        for name, (begin, end) in rows.items()
+    }
+    path = one_object(tmp_path, "nvfp4", (256, columns), bindings)
+    for name, (begin, end) in rows.items():
+        matrix = check(path, name)
+        assert (matrix.rows, matrix.columns, len(matrix.segments)) == (end - begin, columns, 1)
+
+
+def test_formats_without_a_kernel_are_refused_by_name(tmp_path: Path) -> None:
+    path = one_object(tmp_path, "int32", (4, 64), {"text/some": Binding.whole("weight/int32")})
+    with Artifact.open(path) as opened, pytest.raises(ArtifactError, match=r"text/some.*int32"):
         WeightLoader(opened).matrix("text/some")
 
 

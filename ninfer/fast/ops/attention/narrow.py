@@ -15,7 +15,8 @@ from llvmlite import ir
 from ninfer.fast.ops.attention import contract as c
 from ninfer.fast.ops.attention.rows import store_scale
 from ninfer.fast.ops.compiled import part
-from ninfer.fast.ops.vector import F16, I8, I16, I32, I64, LANES, VF32, VI32, Emitter, kernel
+from ninfer.fast.ops.linear.formats import e2m1, e4m3
+from ninfer.fast.ops.vector import I8, I32, I64, LANES, VF32, VI32, Emitter, kernel
 from ninfer.fast.ops.views import bytes_
 
 GROUP = 16  # elements of an nvfp4 scale
@@ -67,28 +68,6 @@ def _e2m1_words(e: Emitter, x: Any) -> Any:
     return builder.or_(word, _sign(e, x, 28, 8))
 
 
-def _halves(e: Emitter, words: Any, factor: float) -> Any:
-    """Int32 lanes that are bits of halves, as float32 times ``factor``."""
-    half = e.builder.bitcast(e.builder.trunc(words, ir.VectorType(I16, LANES)), ir.VectorType(F16, LANES))
-    return e.fmul(e.builder.fpext(half, VF32), e.floats([factor] * LANES))
-
-
-def _e4m3_values(e: Emitter, words: Any) -> Any:
-    """E4M3 words as float32: a half of the same exponent field is 2^8 too small."""
-    builder = e.builder
-    sign = builder.shl(builder.and_(words, e.ints([0x80] * LANES)), e.ints([8] * LANES))
-    size = builder.shl(builder.and_(words, e.ints([0x7F] * LANES)), e.ints([7] * LANES))
-    return _halves(e, builder.or_(sign, size), 256.0)
-
-
-def _e2m1_values(e: Emitter, words: Any) -> Any:
-    """E2M1 words as float32: a half of the same exponent field is 2^14 too small."""
-    builder = e.builder
-    sign = builder.shl(builder.and_(words, e.ints([8] * LANES)), e.ints([12] * LANES))
-    size = builder.shl(builder.and_(words, e.ints([7] * LANES)), e.ints([9] * LANES))
-    return _halves(e, builder.or_(sign, size), 16384.0)
-
-
 @kernel("ii", "f")
 def largest_size(e: Emitter, source: Any, n: Any) -> Any:
     """The largest absolute value of ``n`` floats, a multiple of 16."""
@@ -134,9 +113,9 @@ def store_nvfp4(e: Emitter, source: Any, codes: Any, scales: Any, n: Any) -> Non
             wanted = e.fmul(largest, e.floats([inverse] * LANES))
             wanted = e.maximum(wanted, e.floats([_LEAST_E4M3] * LANES))
             word = _e4m3_words(e, wanted)
-            step = _e4m3_values(e, word)
+            step = e4m3(e, word)
             code = _e2m1_words(e, builder.fdiv(x, step))
-            away = builder.fsub(x, e.fmul(_e2m1_values(e, code), step))
+            away = builder.fsub(x, e.fmul(e2m1(e, code), step))
             error = e.splat(e.sum(e.fmul(away, away)))
             if best is None:
                 best = (code, word, error)
@@ -168,7 +147,7 @@ def expand_fp8(e: Emitter, source: Any, scales: Any, count: Any, d: Any, target:
         begin = e.builder.mul(row, d)
         with e.loop(e.integer(0), d, LANES) as index:
             place = e.builder.add(begin, index)
-            value = _e4m3_values(e, e.bytes(e.builder.add(source, place)))
+            value = e4m3(e, e.bytes(e.builder.add(source, place)))
             e.store(e.at(target, place, 4), e.fmul(value, scale))
 
 
@@ -179,10 +158,10 @@ def expand_nvfp4(e: Emitter, source: Any, scales: Any, count: Any, d: Any, targe
     shifts = ir.Constant(wide, [4 * lane for lane in range(LANES)])
     with e.loop(e.integer(0), builder.mul(count, d), GROUP) as index:
         word = builder.zext(e.read(builder.add(scales, builder.lshr(index, e.integer(4))), I8, 1), I32)
-        scale = _e4m3_values(e, e.splat(word))
+        scale = e4m3(e, e.splat(word))
         pairs = e.splat(e.read(builder.add(source, builder.lshr(index, e.integer(1))), I64, 1))
         nibbles = builder.and_(builder.trunc(builder.lshr(pairs, shifts), VI32), e.ints([15] * LANES))
-        e.store(e.at(target, index, 4), e.fmul(_e2m1_values(e, nibbles), scale))
+        e.store(e.at(target, index, 4), e.fmul(e2m1(e, nibbles), scale))
 
 
 @part

@@ -48,8 +48,12 @@ def _decoder(weights: formats.Weights, evens_first: bool) -> Any:
     return decode
 
 
-_f32, _bf16, _q8 = (_decoder(weights, False) for weights in (formats.f32, formats.bf16, formats.q8))
-_q6, _q5, _q4 = (_decoder(weights, True) for weights in (formats.q6, formats.q5, formats.q4))
+_f32, _bf16, _q8, _fp8 = (
+    _decoder(weights, False) for weights in (formats.f32, formats.bf16, formats.q8, formats.fp8)
+)
+_q6, _q5, _q4, _nvfp4 = (
+    _decoder(weights, True) for weights in (formats.q6, formats.q5, formats.q4, formats.nvfp4)
+)
 
 
 @part
@@ -65,6 +69,10 @@ def decode_row(number, base, high, scale, y, n):
         _q5(base, high, scale, y, n)
     elif number == formats.Q6:
         _q6(base, high, scale, y, n)
+    elif number == formats.FP8:
+        _fp8(base, high, scale, y, n)
+    elif number == formats.NVFP4:
+        _nvfp4(base, high, scale, y, n)
     else:
         _f32(base, high, scale, y, n)
 

@@ -196,6 +196,8 @@ q8_column, q8_tiles = _column(formats.q8), _tiles(formats.q8)
 q6_column, q6_tiles = _column(formats.q6), _tiles(formats.q6)
 q5_column, q5_tiles = _column(formats.q5), _tiles(formats.q5)
 q4_column, q4_tiles = _column(formats.q4), _tiles(formats.q4)
+fp8_column, fp8_tiles = _column(formats.fp8), _tiles(formats.fp8)
+nvfp4_column, nvfp4_tiles = _column(formats.nvfp4), _tiles(formats.nvfp4)
 
 
 @part
@@ -211,6 +213,10 @@ def _one_column(number, segment, x, y, begin, end):
         q5_column(segment, x, y, 1, begin, end)
     elif number == formats.Q6:
         q6_column(segment, x, y, 1, begin, end)
+    elif number == formats.FP8:
+        fp8_column(segment, x, y, 1, begin, end)
+    elif number == formats.NVFP4:
+        nvfp4_column(segment, x, y, 1, begin, end)
     else:
         f32_column(segment, x, y, 1, begin, end)
 
@@ -228,6 +234,10 @@ def _columns(number, segment, x, y, columns, begin, end):
         q5_tiles(segment, x, y, columns, begin, end)
     elif number == formats.Q6:
         q6_tiles(segment, x, y, columns, begin, end)
+    elif number == formats.FP8:
+        fp8_tiles(segment, x, y, columns, begin, end)
+    elif number == formats.NVFP4:
+        nvfp4_tiles(segment, x, y, columns, begin, end)
     else:
         f32_tiles(segment, x, y, columns, begin, end)
 
