@@ -81,7 +81,8 @@ class Child:
         try:
             worker.run()
         except DeviceLost as error:
-            self._sender.send(Fatal(str(error)))
+            # PyTorch adds lines of advice behind the error itself.
+            self._sender.send(Fatal(str(error).partition("\n")[0]))
         except Exception as error:
             self._sender.send(LogRecord("critical", f"worker crash: {error!r}"))
 

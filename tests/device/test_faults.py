@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("cuda")]
 def test_an_illegal_address_ends_the_process(servers: Servers) -> None:
     sizes = ("--kv-capacity", "8192", "--max-context", "4096", "--max-concurrency", "2")
     server = servers.start(*sizes, "--prefill-chunk", "256", plant="wild:400")
-    assert "42" in server.text(max_tokens=8)
+    assert "42" in server.text()
     long = chat_body(model=MODEL, max_tokens=2000, ignore_eos=True, stream=True)
     with server.client.open_chat(**long), server.client.open_chat(**long):
         assert server.process.wait(60) != 0
