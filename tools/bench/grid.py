@@ -134,7 +134,7 @@ def verdicts(document: Document) -> Iterator[Verdict]:
         elif size == "27B" and plain is not None and weights in ("fp8", "q8", "q4", "nvfp4"):
             yield Verdict(cell, f"{phase}, of bf16's", row["tok_s"] / plain["tok_s"], PREFILL_SHARE)
     for (cell, phase), row in rows.items():
-        if phase == "decode b1 @8192" and cell in QUICK:
+        if phase == "decode b1 @8192" and cell in QUICK and "gap_ms" in row:
             yield Verdict(cell, "host between rounds, ms", row["gap_ms"], HOST_MS, least=False)
         if phase.endswith("@65536") and (cell, phase.replace("@65536", "@0")) in rows:
             near = rows[cell, phase.replace("@65536", "@0")]
