@@ -30,7 +30,7 @@ from ninfer import bundled
 from tools.bench.agentic_drive import Result, Run
 from tools.bench.agentic_ideal import Renderer
 from tools.bench.agentic_plan import NEW_PROMPTS, PROFILES, Session, make_plan, request_count
-from tools.bench.agentic_time import breakdown, read_log
+from tools.bench.agentic_time import breakdown, parts_of, read_log
 from tools.bench.server import running_server
 
 # Enough for the longest session of the profile "tiny" with its answers.
@@ -133,11 +133,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         arms.append((name, figures))
         print(line(name, figures), flush=True)
         if parts := breakdown(_continuing(run.results), records):
-            print(
-                f"of arm={name}: " + " ".join(f"{key}={value:.2f}" for key, value in parts.items()),
-                flush=True,
-            )
-        rows[name] = [asdict(result) for result in run.results]
+            figures_of_parts = (f"{key}={value:.2f}" for key, value in parts.items())
+            print(f"continuing arm={name}", *figures_of_parts, flush=True)
+        rows[name] = [
+            asdict(one) | {"wait_ms": parts_of(one, records.get(one.request_id))} for one in run.results
+        ]
     for name, figures in arms[1:]:
         print(ratio(arms[0], (name, figures)))
     if arguments.json is not None:

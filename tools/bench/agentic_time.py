@@ -24,14 +24,14 @@ def read_log(path: Path) -> dict[str, dict[str, Any]]:
     return {record["request"]["http_request_id"]: record for record in done}
 
 
-def parts_of(result: Result, record: Mapping[str, Any]) -> dict[str, float] | None:
+def parts_of(result: Result, record: Mapping[str, Any] | None) -> dict[str, float] | None:
     """Milliseconds of one request's wait for its first token by part; None where it had none.
 
     ``queue`` is the wait for a lane, ``stalled`` the time for which the engine ran others' units between
     binding and first token, ``http`` what lies outside of preparation and engine.
     """
-    first = record["first_output_timing"]
-    if first is None or result.ttft is None:
+    first = None if record is None else record["first_output_timing"]
+    if record is None or first is None or result.ttft is None:
         return None
     seconds = {
         "prepare": record["timings_seconds"]["prepare"],
@@ -49,9 +49,7 @@ def parts_of(result: Result, record: Mapping[str, Any]) -> dict[str, float] | No
 def breakdown(results: Iterable[Result], records: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     """Means of the parts in milliseconds, and what a turn computes before it answers."""
     found: Sequence[tuple[Result, dict[str, float]]] = [
-        (one, parts)
-        for one in results
-        if one.request_id in records and (parts := parts_of(one, records[one.request_id])) is not None
+        (one, parts) for one in results if (parts := parts_of(one, records.get(one.request_id))) is not None
     ]
     if not found:
         return {}
