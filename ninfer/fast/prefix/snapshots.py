@@ -128,23 +128,19 @@ class SnapshotShelf:
 
     def priority(self, snapshot: Snapshot) -> float:
         """H = L + F · C / Z, see ``worth``."""
-        tail = len(snapshot.tail) // 4
-        own = 0 if snapshot.superseded else 1
-        return snapshot.level + (1 + snapshot.hits) * self.worth(snapshot.anchor, tail, own)
+        worth = self.worth(snapshot.anchor, len(snapshot.tail) // 4)
+        return snapshot.level + (1 + snapshot.hits) * worth
 
-    def worth(self, anchor: Node, tail: int, own: int = 0) -> float:
+    def worth(self, anchor: Node, tail: int) -> float:
         """C / Z: seconds saved against the nearest retained snapshot above, per byte kept for it alone.
 
-        ``own``: how much of the blocks' counts is the snapshot itself.
+        Those are image and tail. Blocks are no price of a slot: they go in an order of their own, and a long
+        conversation would be the first to lose its place to short ones.
         """
         frontier = PAGE_TOKENS * anchor.depth + tail
         above = self._above(anchor, frontier)
         saved = self._costs.prefill_s(above, frontier - above) - self._costs.restore_s(tail > 0)
-        alone, node = 0, anchor
-        while node.parent is not None and node.live == own:
-            alone, node = alone + 1, node.parent
-        kept = self._image_bytes + self._page_bytes * (alone + (tail > 0))
-        return max(0.0, saved) / kept
+        return max(0.0, saved) / (self._image_bytes + self._page_bytes * (tail > 0))
 
     @staticmethod
     def _above(anchor: Node, frontier: int) -> int:

@@ -199,29 +199,35 @@ def test_a_boundary_is_superseded_only_while_nobody_branches_below(memory: Memor
     assert lonely.superseded
 
 
-def worth(index: PrefixIndex, above: int, frontier: int, alone: int, tail: bool = False) -> float:
+def worth(index: PrefixIndex, above: int, frontier: int, tail: bool = False) -> float:
     """C / Z by hand."""
     costs = index.shelf._costs
     saved = costs.prefill_s(above, frontier - above) - costs.restore_s(tail)
-    return max(0.0, saved) / (IMAGE + PAGE * (alone + tail))
+    return max(0.0, saved) / (IMAGE + PAGE * tail)
 
 
 def test_the_value_of_a_snapshot_by_hand(memory: Memory) -> None:
     """Nested, siblings and frequency."""
     index = new_index(memory, 8)
     outer = stored(index, memory, 1, 2)
-    assert index.shelf.priority(outer) == pytest.approx(worth(index, 0, 128, 2))
+    assert index.shelf.priority(outer) == pytest.approx(worth(index, 0, 128))
     inner = stored(index, memory, 1, 2, 3, 4)
-    assert index.shelf.priority(inner) == pytest.approx(worth(index, 128, 256, 2))
-    assert index.shelf.priority(outer) == pytest.approx(worth(index, 0, 128, 0)), (
-        "its path is the inner's too"
-    )
+    assert index.shelf.priority(inner) == pytest.approx(worth(index, 128, 256))
+    assert index.shelf.priority(outer) == pytest.approx(worth(index, 0, 128)), "what lies below is no price"
     sibling = stored(index, memory, 1, 2, 5, tail=6)
-    assert index.shelf.priority(sibling) == pytest.approx(worth(index, 128, 198, 1, True))
+    assert index.shelf.priority(sibling) == pytest.approx(worth(index, 128, 198, True))
     index.hit(sibling)
-    assert index.shelf.priority(sibling) == pytest.approx(2 * worth(index, 128, 198, 1, True))
+    assert index.shelf.priority(sibling) == pytest.approx(2 * worth(index, 128, 198, True))
     index.shelf.supersede(outer)
-    assert index.shelf.priority(inner) == pytest.approx(worth(index, 0, 256, 2)), "nothing retained above"
+    assert index.shelf.priority(inner) == pytest.approx(worth(index, 0, 256)), "nothing retained above"
+
+
+def test_a_long_conversation_keeps_its_place_beside_short_ones(memory: Memory) -> None:
+    index = new_index(memory, 3)
+    long = stored(index, memory, *range(1, 25))
+    for value in range(50, 60):
+        stored(index, memory, *([value] * 3))
+    assert not long.removed
 
 
 def test_a_snapshot_of_less_value_displaces_nobody_and_the_floor_only_rises(memory: Memory) -> None:
