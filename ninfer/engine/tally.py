@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from ninfer.engine.events import DraftUsage
 from ninfer.engine.statistics import DraftCounters
 
@@ -11,7 +13,8 @@ class Tally:
 
     def __init__(self, backend: str, window: int, widest: int) -> None:
         self._backend, self._window = backend, window
-        self._drafted, self._accepted = [0] * widest, [0] * widest
+        # Proposals by their length, and by how many of their drafts were accepted.
+        self._drafted, self._accepted = [0] * (widest + 1), [0] * (widest + 1)
         self._rounds = self._fallbacks = self._all_drafted = self._all_accepted = 0
         self._ngram_rounds = self._ngram_drafted = self._ngram_accepted = 0
 
@@ -27,9 +30,8 @@ class Tally:
         self._rounds += 1
         self._all_drafted += drafted
         self._all_accepted += accepted
-        for place in range(drafted):
-            self._drafted[place] += 1
-            self._accepted[place] += place < accepted
+        self._drafted[drafted] += 1
+        self._accepted[accepted] += 1
         if copied:
             self._ngram_rounds += 1
             self._ngram_drafted += drafted
@@ -50,9 +52,14 @@ class Tally:
             drafted_tokens=self._all_drafted,
             accepted_tokens=self._all_accepted,
             fallback_steps=self._fallbacks,
-            drafted_per_position=tuple(self._drafted),
-            accepted_per_position=tuple(self._accepted),
+            drafted_per_position=_longer(self._drafted),
+            accepted_per_position=_longer(self._accepted),
             ngram_rounds=self._ngram_rounds,
             ngram_drafted_tokens=self._ngram_drafted,
             ngram_accepted_tokens=self._ngram_accepted,
         )
+
+
+def _longer(by_length: list[int]) -> tuple[int, ...]:
+    """For every place of a chain, how many were longer than that."""
+    return tuple(itertools.accumulate(reversed(by_length[1:])))[::-1]

@@ -99,6 +99,8 @@ class Verifier:
 
 def fill_pending(pending: npt.NDArray[np.int32], drafts: Tokens) -> None:
     """Say of each column [n, PENDING_WORDS] which of the n − 1 ``drafts`` stand before it."""
-    for column in range(1, len(pending)):
-        pending[column, 0] = column
-        pending[column, 1 : 1 + column] = np.sort(drafts[:column])
+    count = len(pending)
+    before = np.where(np.tri(count, count - 1, -1, dtype=np.bool_), drafts, np.iinfo(np.int32).max)
+    before.sort(axis=1)
+    pending[:, 0] = np.arange(count)
+    pending[:, 1:count] = before
