@@ -155,7 +155,7 @@ def test_requests_that_may_wait(nano: Path, arguments: tuple[str, ...], held: in
 
 @pytest.mark.clause("CHAT-024", "OPT-015")
 def test_capacity_and_availability_have_their_own_codes(nano: Path) -> None:
-    arguments = (*one_at_a_time(1), "--pending-timeout-ms", "500")
+    arguments = (*one_at_a_time(1), "--pending-timeout-ms", "1500")
     with serving_fast(nano, arguments) as (client, host):
         host.program.before = lambda kind: time.sleep(0.002)
         with Stream(client, **GREEDY | {"max_tokens": 8000}) as busy:
@@ -167,7 +167,7 @@ def test_capacity_and_availability_have_their_own_codes(nano: Path) -> None:
             assert code_of(client) == OVERLOADED
             host.program.going.set()
             assert error_of(waiting) == (503, "request_queue_timeout")
-            assert 0.5 <= time.monotonic() - began < 4
+            assert time.monotonic() - began >= 1.5
             busy.wait(200)  # goes on
         eventually(lambda: code_of(client) == (200, ""))
 
