@@ -1,16 +1,19 @@
 """Speed of a running server over HTTP: tokens per second, time to first token, gaps between pieces of text.
 
     ninfer-serve --max-concurrency 8 &
-    python -m tools.bench.serve                              # one stream, then eight; medians of five
+    python -m tools.bench.serve            # 64- and 200-token answers, one stream and eight; medians of five
     python -m tools.bench.serve --streams 4 --tokens 64 --repetitions 3
     python -m tools.bench.serve --prefill 8000 --prefill-chunk 1024     # two streams beside a long prompt
 
 Every stream copies random words, one request after another (the bundled model goes on until ``--tokens``);
-no two prompts are alike. tok/s counts all completion tokens from the first request sent to the last answer
-ended, prompts included; ``decode`` counts each answer from its first text on. With ``--prefill`` two streams
-run while a prompt of about that many tokens is taken in: their longest gap is compared with the time of two
-prefill chunks, a chunk being its share of the same prompt taken in alone. Exits 1 when a stream breaks, when
-too many answers end by themselves, or when the gap is longer.
+no two prompts are alike. Two lengths, because they ask for different things: of a short answer (a tool call,
+a sentence) half of the time is its prompt's, in one of some paragraphs the rounds decide.
+
+tok/s counts all completion tokens from the first request sent to the last answer ended, prompts included;
+``decode`` counts each answer from its first text on. With ``--prefill`` two streams run while a prompt of
+about that many tokens is taken in: their longest gap is compared with the time of two prefill chunks, a chunk
+being its share of the same prompt taken in alone. Exits 1 when a stream breaks, when too many answers end by
+themselves, or when the gap is longer.
 """
 
 from __future__ import annotations
@@ -184,18 +187,24 @@ def arguments_of(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--url", default="http://127.0.0.1:8080")
-    parser.add_argument("--streams", type=lambda text: [int(n) for n in text.split(",")], default=[1, 8])
-    parser.add_argument("--tokens", type=int, help="output tokens of each answer (64; beside a prompt 300)")
+    parser.add_argument("--streams", type=_numbers, default=[1, 8])
+    parser.add_argument(
+        "--tokens", type=_numbers, help="output tokens of each answer (64,200; beside a prompt 300)"
+    )
     parser.add_argument(
         "--words", type=int, help="words to copy in each prompt (half as many again as tokens)"
     )
-    parser.add_argument("--requests", type=int, default=8, help="of each stream in one repetition")
+    parser.add_argument("--requests", type=int, default=4, help="of each stream in one repetition")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--prefill", type=int, help="measure gaps beside a prompt of so many tokens instead")
     parser.add_argument("--prefill-chunk", type=int, default=1024, help="the server's")
     parser.add_argument("--no-ceiling", action="store_true", help="do not measure the read ceiling beside")
     parser.add_argument("--json", type=Path, help="write every repetition there")
     return parser.parse_args(argv)
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
 
 
 def _ceiling(arguments: argparse.Namespace) -> None:
@@ -219,16 +228,17 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _measure(arguments: argparse.Namespace) -> int:
     client, seeds = Client(arguments.url), itertools.count()
-    tokens = arguments.tokens or (64 if arguments.prefill is None else 300)
-    load = Load(tokens, arguments.words or 3 * tokens // 2, arguments.requests)
+    lengths = arguments.tokens or ([64, 200] if arguments.prefill is None else [300])
+    loads = [Load(tokens, arguments.words or 3 * tokens // 2, arguments.requests) for tokens in lengths]
     if arguments.prefill is not None:
-        return _measure_stalls(client, load, arguments, seeds)
+        return _measure_stalls(client, loads[0], arguments, seeds)
     runs: list[Run] = []
-    for streams in arguments.streams:
-        _ceiling(arguments)
-        found = measure(client, streams, load, arguments.repetitions, seeds)
-        print(line(found), flush=True)
-        runs += found
+    for load in loads:
+        for streams in arguments.streams:
+            _ceiling(arguments)
+            found = measure(client, streams, load, arguments.repetitions, seeds)
+            print(f"tokens={load.tokens} {line(found)}", flush=True)
+            runs += found
     _ceiling(arguments)
     _write(arguments.json, [asdict(run) for run in runs])
     return 0
