@@ -124,21 +124,23 @@ class Bench:
             ended = now
         return statistics.median(times), statistics.median(gaps)
 
-    def profile(self, lanes: int, context: int) -> None:
-        """Print where a round's device time goes, by kernel."""
-        sampler = SimpleNamespace(parameters=GREEDY, counts=np.zeros(1, np.int32))
-        rows = [SimpleNamespace(lane=lane, token=7, sampler=sampler) for lane in self.lanes[:lanes]]
-        for lane in self.lanes:
-            lane.frontier, lane.shift = context, 0
+    def profile(self, what: str, launch: Callable[[], object], rounds: int) -> None:
+        """Print where the device time of a launch of ``rounds`` rounds goes, by kernel."""
+        launch()
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            for _ in range(4):
-                self.program.round(rows)
+            launch()
         events = sorted(profile.key_averages(), key=lambda event: -event.self_device_time_total)
-        for event in events[:14]:
-            each, total = event.self_device_time_total / event.count, event.self_device_time_total / 4
-            print(
-                f"    {event.key[:40]:40} {event.count // 4:5} x {each:8.2f} us = {total:9.1f} us", flush=True
-            )
+        for event in events[:11]:
+            each, total = event.self_device_time_total / event.count, event.self_device_time_total / rounds
+            name, count = event.key[:30], event.count / rounds
+            print(f"  {what:10} {name:30} {count:6.1f} x {each:8.2f} us = {total:9.1f} us", flush=True)
+
+    def profiles(self, columns: Sequence[int]) -> None:
+        """Kernels of a single step and of verify blocks, at 8K."""
+        # A decode has four rounds in front of those it counts; a verification two, and one launch by itself.
+        self.profile("step", lambda: self.decode(1, 8192, 4), 8)
+        for count in columns:
+            self.profile(f"verify {count}", lambda count=count: self.verify(count, 8192, 4), 7)  # type: ignore[misc]
 
     def verify(self, columns: int, context: int, rounds: int = 12) -> float:
         """Median seconds of Forward, Finish and fold of one block."""
@@ -213,7 +215,7 @@ def run_cell(name: str, contexts: Sequence[int], copy: float, arguments: Any) ->
 
         phases.append(("prefill", prefill))
     if arguments.profile:
-        phases.append(("profile", lambda: bench.profile(1, 8192)))
+        phases.append(("profile", lambda: bench.profiles([c for c in arguments.verify if c in (8, 32)])))
     for phase, action in phases:
         try:
             action()

@@ -1,9 +1,10 @@
 #!/bin/sh
 # What a change of a GPU kernel needs on a device: laws and the campaign of two formats, then times.
 #
-#     OUT=folder sh tools/gpu_check/device_round.sh [checks] [times] [tiles] [final]
+#     OUT=folder sh tools/gpu_check/device_round.sh [checks] [times] [tiles] [final] [proof]
 #
-# Checks run beside each other, times alone. Without arguments: checks, times and tiles. Each part has a limit.
+# Checks run beside each other, times alone. Without arguments: checks, times and tiles; "final" are the cells of
+# the targets, "proof" every law, fault and case. Each run has a limit.
 set -u
 OUT=${OUT:-/tmp/device-out} SITE=${SITE:-/tmp/device-site} WHEELS=${WHEELS:-.wheels}
 mkdir -p "$OUT"
@@ -11,7 +12,10 @@ if ls "$WHEELS"/*.whl >/dev/null 2>&1 && [ ! -e "$SITE/.complete" ]; then
     python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade \
         --target "$SITE" "$WHEELS"/*.whl && touch "$SITE/.complete" || exit 3
 fi
-export PYTHONPATH="$SITE:." PYTHONUNBUFFERED=1
+# One module of ours writes safetensors, which nothing here does.
+mkdir -p /tmp/stub/safetensors && touch /tmp/stub/safetensors/__init__.py
+echo "def save_file(*a, **k): raise NotImplementedError" >/tmp/stub/safetensors/torch.py
+export PYTHONPATH="$SITE:/tmp/stub:." PYTHONUNBUFFERED=1
 [ $# -gt 0 ] || set -- checks times tiles
 run() { # seconds, name, module and arguments
     limit=$1 name=$2 began=$(date +%s)
@@ -44,10 +48,31 @@ for part in "$@"; do
         tail -n 30 "$OUT/tune.log"
         ;;
     final)
-        run 60 bf16 tools.gpu_check.cells 27B:bf16 --contexts 0,8192,65536 --prefill 0 --json "$OUT/bf16.json"
-        run 25 nvfp4 tools.gpu_check.cells 27B:nvfp4 --contexts 8192 --batches 1 --verify "" --prefill 0 --lanes 1 \
+        run 80 bf16 tools.gpu_check.cells 27B:bf16 --contexts 0,8192,65536 --profile --json "$OUT/bf16.json"
+        run 40 nvfp4 tools.gpu_check.cells 27B:nvfp4 --contexts 8192 --batches 1 --verify "" --profile \
             --json "$OUT/nvfp4.json"
-        tail -n 20 "$OUT/bf16.log" "$OUT/nvfp4.log"
+        run 32 copies tools.gpu_check.speculation cell --size 27B --widths 15,31
+        tail -n 60 "$OUT/bf16.log" "$OUT/nvfp4.log" "$OUT/copies.log" | cut -c1-200
+        ;;
+    proof)
+        run 110 laws_bf16 tools.gpu_check.laws --weights bf16 &
+        run 110 laws_q4 tools.gpu_check.laws --weights q4 &
+        run 110 laws_nvfp4 tools.gpu_check.laws --weights nvfp4,q8 &
+        run 110 laws_fp8 tools.gpu_check.laws --weights fp8,q6,q5 &
+        run 110 verify_laws tools.gpu_check.speculation laws --sizes heads &
+        run 110 verify_int8 tools.gpu_check.speculation laws --sizes heads-moe --kv int8 &
+        run 110 worker tools.gpu_check.worker --only speculation &
+        run 110 drawn tools.gpu_check.drawn --seconds 24 &
+        run 110 faults tools.gpu_check.faults &
+        for cases in "q8 bf16:q6 bf16" "q5 bf16:fp8 bf16" "heads bf16 bf16:heads nvfp4 bf16" "bf16 int8:bf16 fp8" \
+            "bf16 nvfp4:bf16 k8v4" "heads q4:moe bf16" "moe q4:moe nvfp4"; do
+            name=$(echo "campaign_$cases" | tr ' :' '__')
+            run 110 "$name" tools.gpu_check.campaign --rounds 830 --case "${cases%:*}" --case "${cases#*:}" &
+        done
+        wait
+        tail -n 9 "$OUT"/laws_*.log "$OUT"/verify_*.log "$OUT"/worker.log "$OUT"/drawn.log | cut -c1-200
+        tail -n 18 "$OUT/faults.log"
+        cat "$OUT"/campaign_*.log | cut -c1-200
         ;;
     esac
 done

@@ -49,7 +49,7 @@ def candidates(number: int) -> Iterator[Tile]:
         ):  # fmt: skip
             yield Tile(rows, 1, k, warps, stages)
         return
-    for rows, warps in ((32, 2), (64, 2), (64, 4), (128, 4), (128, 8)):
+    for rows, warps in ((32, 2), (64, 1), (64, 2), (64, 4), (128, 2), (128, 4), (128, 8)):
         for stages in (2, 3, 4):
             if not (number == packing.Q5 and rows == 128 and stages > 2):
                 yield Tile(rows, 1, 64, warps, stages)
@@ -179,7 +179,9 @@ def measure_attention() -> None:
         ):  # fmt: skip
             fixed = (blocks, tables, sums, states, lanes)
 
-            def one(pool: Pool, cut: Any = (bt, warps, stages), fixed: Any = fixed, q: Any = query) -> None:
+            def one(
+                pool: Pool, cut: Any = (bt, warps, stages, stages), fixed: Any = fixed, q: Any = query
+            ) -> None:
                 attend(q, pool, *fixed, 1, torch.bfloat16, cut)
 
             try:

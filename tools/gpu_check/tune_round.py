@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,14 @@ from tools.gpu_check.cells import Bench, copy_rate
 
 COLUMNS = (4, 8, 16, 32)
 CONTEXTS = (0, 8192, 65536)
-# Keys a step, warps, stages; splits.
-ATTENTION = (((64, 4, 2), 64), ((64, 4, 3), 64), ((32, 4, 3), 64), ((64, 4, 2), 32), ((64, 4, 3), 32))
+# Keys a step, warps, stages of narrow and wide tiles; splits.
+ATTENTION = (
+    ((64, 4, 3, 2), 64),
+    ((64, 8, 3, 2), 64),
+    ((64, 8, 3, 3), 64),
+    ((32, 4, 3, 3), 64),
+    ((32, 4, 4, 2), 64),
+)
 
 
 class Rounds:
@@ -79,20 +85,7 @@ class Rounds:
     def profile(self) -> None:
         """Kernels of a single step and of verify blocks."""
         self.bench.program._graphs._graphs.clear()
-        for columns in (1, 8, 32):
-            launch: Callable[[], object] = partial(self.bench.verify, columns, 8192, 4)
-            launch()
-            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-                launch()
-            # Two warm rounds and one uncaptured launch of each half come with the four.
-            events = sorted(profile.key_averages(), key=lambda event: -event.self_device_time_total)
-            for event in events[:11]:
-                each = event.self_device_time_total / event.count
-                self.rows.append({"kernel": event.key, "columns": columns, "us": each, "count": event.count})
-                print(
-                    f"  {columns:2} columns {event.key[:36]:36} {event.count / 7:7.1f} x {each:8.2f} us "
-                    f"= {each * event.count / 7:9.1f} us", flush=True,
-                )  # fmt: skip
+        self.bench.profiles((8, 32))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -48,7 +48,8 @@ def layers() -> tuple[list[DeltaNet], list[DeltaRows], Records]:
         rows.append(
             DeltaRows(
                 poison(ROWS, KEYS), kept.keys[layer], kept.decays[layer], poison(ROWS, VALUE_HEADS),
-                kept.deltas[layer], poison(ROWS, VALUES), torch.zeros(ROWS, VALUE_HEADS, dtype=torch.int32),
+                poison(ROWS, VALUE_HEADS), kept.deltas[layer], poison(ROWS, VALUES),
+                torch.zeros(ROWS, VALUE_HEADS, dtype=torch.int32),
             )
         )  # fmt: skip
     return nets, rows, kept

@@ -253,14 +253,14 @@ def product_types(activations: torch.dtype, key: int) -> tuple[tl.dtype, tl.dtyp
 
 def attend(
     query: Tensor, pool: Pool, blocks: Tensor, tables: Tensor, sums: Tensor, states: Tensor,
-    count: int, widest: int, activations: torch.dtype, tile: tuple[int, int, int] = (64, 4, 2),
+    count: int, widest: int, activations: torch.dtype, tile: tuple[int, int, int, int] = (64, 4, 3, 2),
     splits: int = SPLITS,
 ) -> None:  # fmt: skip
     """Unnormalised sums of every split of ``count`` blocks of at most ``widest`` columns.
 
     Shapes: ``query`` [rows, query heads, D]; ``sums`` [rows, query heads, SPLITS, D], ``states`` [rows, query
     heads, SPLITS, 2] (maximum, sum), float32; splits behind a row's last are not written. ``tile``: keys a
-    step, warps, stages.
+    step, warps, stages of the narrow tile and of the wide one.
     """
     query_heads, head_dim = query.shape[-2:]
     kv_heads = pool.keys.shape[1]
@@ -274,7 +274,7 @@ def attend(
         sums, states, QUERY_HEADS=query_heads, KV_HEADS=kv_heads, D=head_dim, TILES=tiles,
         TILE=rows, BT=tile[0], SPLITS=splits,
         KEY=pool.key.number, VALUE=pool.value.number, QK=qk, PV=pv,
-        num_warps=tile[1], num_stages=tile[2],
+        num_warps=tile[1], num_stages=tile[2] if rows == TILE else tile[3],
     )  # fmt: skip
 
 

@@ -60,7 +60,8 @@ class DeltaNet:
 class DeltaRows:
     """What columns lay down, a row each, float32 and contiguous.
 
-    ``queries``, ``keys`` [rows, key heads · d_k] after norm; ``decays``, ``rates`` [rows, value heads];
+    ``queries``, ``keys`` [rows, key heads · d_k] after norm; ``decays``, ``rates``, ``meetings`` [rows, value
+    heads], the last q · k;
     ``deltas`` [rows, value heads · d_v]: values, then what the state took in of them; ``outputs`` likewise.
     ``arrived`` [blocks, value heads] int32 counts slices and is 0 between launches.
     """
@@ -69,6 +70,7 @@ class DeltaRows:
     keys: Tensor
     decays: Tensor
     rates: Tensor
+    meetings: Tensor
     deltas: Tensor
     outputs: Tensor
     arrived: Tensor
@@ -132,7 +134,7 @@ def _summed(gates, part_stride, gate_stride, row, here, PARTS: tl.constexpr):
 def _delta(
     projected, row_stride, z_at, gates, part_stride, gate_stride, a_at, b_at, convolution, a_log, dt_bias,
     norm, images, image_stride, window_at, state_at, blocks,
-    queries, keys, decays, rates, deltas, outputs, arrived, y, y_stride, eps, root,
+    queries, keys, decays, rates, meetings, deltas, outputs, arrived, y, y_stride, eps, root,
     KEY_HEADS: tl.constexpr, VALUE_HEADS: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
     PARTS: tl.constexpr, SLICES: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
@@ -160,6 +162,7 @@ def _delta(
     keys += first_row * KEY_HEADS * DK + (head // GROUP) * DK
     decays += first_row * VALUE_HEADS + head
     rates += first_row * VALUE_HEADS + head
+    meetings += first_row * VALUE_HEADS + head
     deltas += first_row * VALUE_HEADS * DV + head * DV
     outputs += first_row * VALUE_HEADS * DV + head * DV
     gates += first_row * gate_stride + head
@@ -181,28 +184,32 @@ def _delta(
         tl.store(deltas + t[:, None] * (VALUE_HEADS * DV) + dv[None, :], v, mask=here[:, None])
         tl.store(decays + t * VALUE_HEADS, tl.exp(fall * softplus(a + bias)), mask=here)
         tl.store(rates + t * VALUE_HEADS, 1 / (1 + tl.exp(-b)), mask=here)
+        tl.store(meetings + t * VALUE_HEADS, tl.sum(q * k, 1), mask=here)
     tl.debug_barrier()
     i = high[:, None] * LOW + low[None, :]
+    pair = tl.arange(0, 2)[None, :]
     k, q, v = tl.load(keys + i), tl.load(queries + i), tl.load(deltas + dv)
-    decay, rate = tl.load(decays), tl.load(rates)
+    decay, rate, meeting = tl.load(decays), tl.load(rates), tl.load(meetings)
     for column in range(columns):
         # The next column is on its way while this one is worked on.
         ahead = tl.minimum(column + 1, columns - 1)
-        next_k, next_q = (
-            tl.load(keys + ahead * (KEY_HEADS * DK) + i),
-            tl.load(queries + ahead * (KEY_HEADS * DK) + i),
-        )
+        next_k = tl.load(keys + ahead * (KEY_HEADS * DK) + i)
+        next_q = tl.load(queries + ahead * (KEY_HEADS * DK) + i)
         next_v = tl.load(deltas + ahead * (VALUE_HEADS * DV) + dv)
         next_decay, next_rate = tl.load(decays + ahead * VALUE_HEADS), tl.load(rates + ahead * VALUE_HEADS)
+        next_meeting = tl.load(meetings + ahead * VALUE_HEADS)
         state = state * decay
-        delta = (v - tl.sum(tl.sum(state * k[None, :, :], 1), 1)) * rate
+        # Both sums read the state before it takes this column in: the output gets its share by q · k.
+        found = tl.sum(tl.sum(state * k[None, :, :], 1), 1)
+        o = tl.sum(tl.sum(state * q[None, :, :], 1), 1)
+        delta = (v - found) * rate
         # One rounding, here and in ``fold``: what is folded is what was verified, bit by bit.
         d = tl.broadcast_to(tl.expand_dims(tl.expand_dims(delta, 1), 1), state.shape)
         state = tl.fma(d, tl.broadcast_to(k[None, :, :], state.shape), state)
-        o = tl.sum(tl.sum(state * q[None, :, :], 1), 1)
-        tl.store(deltas + column * (VALUE_HEADS * DV) + dv, delta)
-        tl.store(outputs + column * (VALUE_HEADS * DV) + dv, o)
-        k, q, v, decay, rate = next_k, next_q, next_v, next_decay, next_rate
+        place = column * (VALUE_HEADS * DV) + dv
+        both = tl.where(pair == 0, (deltas + place)[:, None], (outputs + place)[:, None])
+        tl.store(both, tl.join(delta, o + delta * meeting))
+        k, q, v, decay, rate, meeting = next_k, next_q, next_v, next_decay, next_rate, next_meeting
     if commit != 0:
         tl.store(at, state)
         # A block of one column: nobody reads this place of the ring in this round.
@@ -245,7 +252,8 @@ def delta(layer: DeltaNet, rows: DeltaRows, blocks: Tensor, y: Tensor, count: in
         layer.gates, layer.gates.stride(0), layer.gates.stride(1), layer.a_at, layer.b_at,
         layer.convolution, layer.a_log, layer.dt_bias, layer.norm,
         layer.images, layer.images.stride(0), layer.window_at, layer.state_at, blocks,
-        rows.queries, rows.keys, rows.decays, rows.rates, rows.deltas, rows.outputs, rows.arrived,
+        rows.queries, rows.keys, rows.decays, rows.rates, rows.meetings, rows.deltas, rows.outputs,
+        rows.arrived,
         y, y.stride(0), layer.eps, layer.key_dim**-0.5,
         KEY_HEADS=layer.key_heads, VALUE_HEADS=layer.value_heads, DK=layer.key_dim, DV=layer.value_dim,
         PARTS=layer.gates.shape[0], SLICES=cut.slices, T=_AT_ONCE, num_warps=cut.warps,
@@ -270,11 +278,17 @@ def _fold(
     keys += layer * key_stride + row * (KEY_HEADS * DK) + key_head * DK
     decays += layer * decay_stride + row * VALUE_HEADS + head
     deltas += layer * delta_stride + row * (VALUE_HEADS * DV)
+    k, d, decay = tl.load(keys + dk), tl.load(deltas + dv), tl.load(decays)
     for column in range(columns):
-        k = tl.load(keys + column * (KEY_HEADS * DK) + dk)[None, :]
-        d = tl.load(deltas + column * (VALUE_HEADS * DV) + dv)[:, None]
-        state = state * tl.load(decays + column * VALUE_HEADS)
-        state = tl.fma(tl.broadcast_to(d, state.shape), tl.broadcast_to(k, state.shape), state)
+        ahead = tl.minimum(column + 1, columns - 1)
+        next_k, next_d = (
+            tl.load(keys + ahead * (KEY_HEADS * DK) + dk),
+            tl.load(deltas + ahead * (VALUE_HEADS * DV) + dv),
+        )
+        next_decay = tl.load(decays + ahead * VALUE_HEADS)
+        wide_k, wide_d = tl.broadcast_to(k[None, :], state.shape), tl.broadcast_to(d[:, None], state.shape)
+        state = tl.fma(wide_d, wide_k, state * decay)
+        k, d, decay = next_k, next_d, next_decay
     tl.store(at, state)
 
 
@@ -304,12 +318,12 @@ def fold(first: DeltaNet, records: Records, blocks: Tensor, count: int) -> None:
     layers = records.keys.shape[0]
     state = first.value_heads * first.key_dim * first.value_dim
     layer_stride = TAPS * first.channels + state
-    block = min(32, first.value_dim)
+    block = min(64, first.value_dim)
     _fold[(state // (block * first.key_dim), layers, count)](
         records.keys, records.keys.stride(0), records.decays, records.decays.stride(0),
         records.deltas, records.deltas.stride(0), first.images, first.images.stride(0), first.state_at,
         layer_stride, blocks, KEY_HEADS=first.key_heads, VALUE_HEADS=first.value_heads, DK=first.key_dim,
-        DV=first.value_dim, BV=block,
+        DV=first.value_dim, BV=block, num_warps=8,
     )  # fmt: skip
     _shift[(triton.cdiv(first.channels, 1024), layers, count)](
         records.inputs, records.inputs.stride(1), records.inputs.stride(0), first.images,

@@ -123,6 +123,7 @@ class RoundBuffers:
             make("delta_keys", (sets, rows, keys), torch.float32),
             make("delta_decays", (sets, rows, config.value_heads), torch.float32),
             make("delta_rates", (rows, config.value_heads), torch.float32),
+            make("delta_meetings", (rows, config.value_heads), torch.float32),
             make("delta_deltas", (sets, rows, values), torch.float32),
             make("delta_outputs", (rows, values), torch.float32),
             make("delta_arrived", (rows, config.value_heads), torch.int32),

@@ -64,8 +64,8 @@ class DeltaNets:
             mine = projected[which, :, : part.inputs.columns]
             self.nets[layer] = delta_net(config, states, layer, part, mine, gates)
             self._rows[layer] = gdn.DeltaRows(
-                kept.queries, kept.keys[which], kept.decays[which], kept.rates, kept.deltas[which],
-                kept.outputs, kept.arrived,
+                kept.queries, kept.keys[which], kept.decays[which], kept.rates, kept.meetings,
+                kept.deltas[which], kept.outputs, kept.arrived,
             )  # fmt: skip
 
     def delta(self, layer: int, blocks: Tensor, mixed: Tensor, count: int) -> None:
