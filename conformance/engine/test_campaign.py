@@ -28,7 +28,6 @@ GROUPS = (
     Group(ModelDraw(kind="moe", recipe="q8", shape="odd"), "bf16", 192, 8),
     Group(ModelDraw(kind="moe", layers="AGGG"), "int8", 64, 8),
     Group(ModelDraw(recipe="q8", layers="GAGA", shape="odd"), "int8", 128, 8),
-    Group(ModelDraw(recipe="q8", layers="GAGA"), "fp8", 64, 6),
     Group(ModelDraw(kind="moe", layers="GGAA"), "k8v4", 128, 6),
     Group(ModelDraw(layers="AGGG", shape="odd"), "nvfp4", 64, 6),
 )
