@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,8 +72,10 @@ class Row:
         )
 
 
-def drawn(rows: list[Row], vocabulary: int | None = None, threads: int = 1) -> list[int]:
-    """The rows' tokens in one round; logits are only read."""
+def drawn(
+    rows: list[Row], vocabulary: int | None = None, threads: int = 1, pending: Array | None = None
+) -> list[int]:
+    """The rows' tokens in one round; logits are only read. ``pending`` [rows, PENDING_WORDS] are drafts."""
     logits = np.stack([row.logits for row in rows])
     before = logits.copy()
     vocabulary = vocabulary or logits.shape[1]
@@ -80,6 +83,7 @@ def drawn(rows: list[Row], vocabulary: int | None = None, threads: int = 1) -> l
     best = np.full((len(rows), slices, 1 + 2 * c.CANDIDATES), -99, np.int64)
     tokens = np.full(len(rows) + 1, -99, np.int64)
     named = {"LOGITS": address(logits), "LOGITS_STRIDE": logits.strides[0], "VOCABULARY": vocabulary}
+    named["PENDING"] = 0 if pending is None else address(pending)
     descriptor = fields(c, **named, BEST=address(best), DRAWN=address(tokens))
     samplers = np.array([row.record() for row in rows], c.PARAMETERS)
     operations = [(SCAN, descriptor), (DRAW, descriptor)]
@@ -198,15 +202,16 @@ def test_infinities_and_what_is_not_a_number() -> None:
     size, rows = c.SLICE + 100, []
     for bad in (np.nan, np.inf, -np.inf):
         for place in (0, 77, c.SLICE - 1, c.SLICE, size - 1):
-            for temperature in (0.0, 1.0):
-                logits = np.linspace(-1, 1, size, dtype=np.float32)
+            # Descending logits settle on the first ones: what follows is looked at all the same.
+            for temperature, last in itertools.product((0.0, 1.0), (1, -1)):
+                logits = np.linspace(-last, last, size, dtype=np.float32)
                 logits[place] = bad
                 rows.append(Row(logits, sampling(temperature=temperature), 3))
                 hidden = np.ones(size, np.bool_)
                 hidden[place] = False
                 rows.append(Row(logits, sampling(temperature=temperature), 3, mask=hidden))
     found = [token for begin in range(0, len(rows), 60) for token in check(rows[begin : begin + 60])]
-    assert found.count(c.NOT_A_NUMBER) == 20
+    assert found.count(c.NOT_A_NUMBER) == 40
 
 
 def test_nothing_allowed_is_a_dead_end() -> None:
@@ -234,6 +239,20 @@ def test_penalties_round_every_operation_to_float32() -> None:
         )
         rows.append(Row(logits, parameters, int(random.integers(0, 1000)), counts))
     check(rows)
+
+
+@pytest.mark.parametrize("place", [15, 16, 40, 150, c.SLICE + 5])
+def test_a_negative_penalty_raises_a_pending_draft_among_settled_logits(place: int) -> None:
+    size = c.SLICE + 40
+    logits = np.linspace(1, 0, size, dtype=np.float32)
+    counts = np.zeros(size, np.int32)
+    row = Row(logits, sampling(temperature=0.0, presence_penalty=-2.0), counts=counts)
+    pending = np.zeros((1, c.PENDING_WORDS), np.int32)
+    pending[0, :3] = 2, place, size - 1
+    assert drawn([row], pending=pending) == [place]
+    counted = np.zeros(size, np.int32)
+    counted[[place, size - 1]] = 1
+    assert check([Row(logits, row.parameters, counts=counted)]) == [place]
 
 
 def test_row_does_not_know_its_neighbours() -> None:
