@@ -45,7 +45,7 @@ class Compiled:
 def recording(architectures: Sequence[int] = ARCHITECTURES, once: bool = False) -> Iterator[list[Compiled]]:
     """Compile every distinct launch for ``architectures``; the list grows with the kernels compiled.
 
-    ``once``: one variant of each kernel is enough.
+    ``once``: one variant of each kernel is enough, of products one for few columns and one for more.
     """
     results: list[Compiled] = []
     seen: set[tuple[Any, ...]] = set()
@@ -54,7 +54,7 @@ def recording(architectures: Sequence[int] = ARCHITECTURES, once: bool = False) 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
         for architecture in architectures:
             source, settings, key = _source(self, args, options)
-            known = (architecture, key[0] if once else key)
+            known = (architecture, (key[0], *_columns(key)) if once else key)
             if known in seen:
                 continue
             seen.add(known)
@@ -66,6 +66,8 @@ def recording(architectures: Sequence[int] = ARCHITECTURES, once: bool = False) 
                     f"{self.__name__} does not compile for sm_{architecture}: {key}"
                 ) from error
             check_lanes(kernel.asm["ttgir"])
+            if self.__name__ == "_linear" and bound_to(key, "FORMAT") != "0":
+                check_instruction(kernel.asm["ttgir"])
             results.append(Compiled(self.__name__, architecture, kernel.metadata.shared, key))
 
     JITFunction.run = run
@@ -84,6 +86,22 @@ def check_lanes(intermediate: str) -> None:
         if "%laneid" in line:
             assert "dot_op<{opIdx = 0" in line, "nvfp4 codes are decoded outside their operand's layout"
             assert "versionMajor = 2" in intermediate, "another matrix instruction was chosen for nvfp4"
+
+
+def check_instruction(intermediate: str) -> None:
+    """Packed codes meet any number of columns in one kind of instruction. Errors: ``AssertionError``."""
+    assert "versionMajor = 3" not in intermediate, "warps of four multiply packed codes"
+    assert "tc_gen5_mma" not in intermediate, "tensor memory multiplies packed codes"
+
+
+def bound_to(key: tuple[Any, ...], name: str) -> str | None:
+    """The compile-time value of a parameter in a kernel's key."""
+    return dict(key[2]).get(name)
+
+
+def _columns(key: tuple[Any, ...]) -> tuple[bool, ...]:
+    columns = bound_to(key, "M")
+    return () if columns is None else (int(columns) > 8,)
 
 
 def _source(

@@ -8,7 +8,7 @@ parts lie one behind the other; the consumer adds them in order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -189,6 +189,16 @@ def columns_tile(rows: int, number: int) -> int:
     return 16 if rows <= 16 else 32 if rows <= 32 else 64
 
 
+def by_lanes(tile: Tile) -> Tile:
+    """The same products, bit for bit, by programs of two warps.
+
+    From sm_90 on, four warps would multiply more than eight columns of packed codes by another instruction: a
+    row would have other bits (law 8), and its operand lies in other lanes than nvfp4 codes do.
+    """
+    share = max(1, tile.warps // 2)
+    return replace(tile, rows=tile.rows // share, warps=tile.warps // share)
+
+
 def steps_of(matrix: Packed, tile: Tile) -> int:
     """Iterations over the whole K."""
     return matrix.width // (tile.k if matrix.format == BF16 else 512 if matrix.format == Q5 else 256)
@@ -205,6 +215,8 @@ def linear(x: Tensor, matrix: Packed, y: Tensor, tile: Tile, rows: int, epilogue
     part_stride, y_stride = (y.stride(0), y.stride(1)) if epilogue == STORE else (0, y.stride(0))
     assert epilogue != STORE or y.shape[0] >= parts
     m = columns_tile(min(rows, tile.columns), matrix.format)
+    if matrix.format != BF16 and m > 8:
+        tile = by_lanes(tile)
     grid = (triton.cdiv(matrix.rows, tile.rows), parts, triton.cdiv(rows, m))
     _linear[grid](
         x, x.stride(0), matrix.words, matrix.high, matrix.scales, matrix.row_scales,
