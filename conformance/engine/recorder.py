@@ -99,15 +99,15 @@ class RecordingProgram:
         self.program.check_integrity(cached_pages, cached_slots)
 
     def _watch_rounds(self, per_token: int) -> None:
-        table, (begin, end) = self.program._runner._table, self.program._table.forward
-        layer = -1
-        for index in range(begin, end):
-            opcode = table.opcodes[index]
-            if opcode == t.ROUTE:
-                layer += 1
-                self._chosen[layer] = np.zeros((MAX_COLUMNS, per_token), np.int64)
-            if opcode in (t.ROUTE, t.EXPAND, t.CONTRACT):
-                table.descriptors[index, moe.CHOICE] = self._chosen[layer].ctypes.data
+        table, text = self.program._runner._table, self.program._table
+        for begin, end in {text.forward, text.chunk}:
+            layer = -1
+            for index in range(begin, end):
+                opcode = table.opcodes[index]
+                layer += opcode == t.ROUTE
+                if opcode in (t.ROUTE, t.EXPAND, t.CONTRACT):
+                    chosen = self._chosen.setdefault(layer, np.zeros((MAX_COLUMNS, per_token), np.int64))
+                    table.descriptors[index, moe.CHOICE] = chosen.ctypes.data
 
     def _watch_prefill(self) -> None:
         steps = self.program._prefill._table.steps

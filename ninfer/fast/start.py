@@ -24,7 +24,7 @@ from ninfer.engine.settings import CacheSettings, DraftSettings, EngineSettings
 from ninfer.engine.statistics import EngineResources
 from ninfer.errors import ArtifactError, OptionError
 from ninfer.fast.draft.ngram.index import warm_up
-from ninfer.fast.draft.speculation import Speculation
+from ninfer.fast.draft.speculation import Speculation, verified_columns
 from ninfer.fast.engine import FastWorker
 from ninfer.fast.memory.lanes import pages_for
 from ninfer.fast.memory.ledger import available_bytes, ledger, page_bytes, resolve_pages
@@ -228,6 +228,7 @@ def resolve_options(settings: EngineSettings, config: TextConfig, vocabulary: in
         activations=check_activations(settings.activations),
         mtp=draft is not None,
         proposal_head=draft is not None and draft.proposal_head,
+        verified=0 if draft is None else verified_columns(draft, settings.lanes),
     )
 
 

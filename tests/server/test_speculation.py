@@ -11,6 +11,7 @@ import pytest
 from ninfer import bundled
 from ninfer.cli.parser import parse
 from ninfer.engine.events import Finished
+from ninfer.fast.draft.speculation import RoundTrace
 from ninfer.fast.program.weights import Matrix
 from ninfer.server.assemble import build_reports
 from tests.fast.conftest import COLD_LIMIT_S, compiled  # noqa: F401  (kernels before any server)
@@ -50,6 +51,32 @@ def test_without_a_drafter_none_is_loaded(servers: dict[str, Served]) -> None:
     held = {name: served.host._worker.resources for name, served in servers.items()}
     assert held["none"].kv_page_bytes < held["drafts"].kv_page_bytes
     assert held["none"].workspace_bytes < held["drafts"].workspace_bytes
+
+
+@pytest.mark.clause("NGRAM-010")
+def test_a_wider_copy_window_takes_a_larger_workspace_at_the_start_and_nothing_in_rounds(
+    servers: dict[str, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path, *MTP, "--ngram-draft-tokens", "63") as widest:
+        starts = [served.log.start for served in (servers["drafts"], servers["copies"], widest)]
+        windows = [start["engine"]["ngram_draft_window"] for start in starts]
+        assert windows == [0, 15, 63]
+        sizes = [start["memory"]["workspace"]["capacity_bytes"] for start in starts]
+        assert sizes == sorted(set(sizes)), "the wider the window, the larger the workspace"
+        traces = list[RoundTrace]()
+        widest.host._worker._speculation.trace = traces.append  # type: ignore[union-attr]
+        wiring = widest.host.program._table.wiring
+        before = (wiring.bytes, widest.host.program.workspace_bytes)
+        for module in ("wiring", "workspace"):
+            monkeypatch.setattr(f"ninfer.fast.program.{module}.aligned_zeros", refuse_memory)
+        answer = widest.ask(copying(3))
+        assert widest.speculative(answer)["ngram_rounds"] > 0
+        assert max(max(trace.columns) for trace in traces) > 16, "rounds wider than fifteen copies"
+        assert (wiring.bytes, widest.host.program.workspace_bytes) == before
+
+
+def refuse_memory(*arguments: object) -> None:
+    raise AssertionError("a buffer is taken in a round")
 
 
 @pytest.mark.clause("OPT-046", "START-033")

@@ -312,6 +312,12 @@ def traced(
         columns=tuple(1 + len(proposal.drafts) for proposal in proposals),
         copied=copied,
         committed=tuple(committed),
+def verified_columns(settings: DraftSettings, lanes: int) -> int:
+    """The most columns of one verification: of every lane its pending token and the most drafts of a kind."""
+    most = int(spec.document("speculation")["verify"]["columns"])
+    return min(most, lanes * (1 + max(settings.tokens, settings.copy_tokens)))
+
+
     )
 
 

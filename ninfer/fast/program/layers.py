@@ -13,10 +13,15 @@ from ninfer.model.config import TextConfig
 
 
 class LayerTable:
-    """Appends layers over ``wiring`` to ``builder``; ``delta_nets`` are their descriptors, for the fold."""
+    """Appends layers over ``wiring`` to ``builder``; ``delta_nets`` are their descriptors, for the fold.
 
-    def __init__(self, config: TextConfig, wiring: Wiring, builder: t.TableBuilder) -> None:
-        self.wiring = wiring
+    Each layer leaves records of ``recorded`` columns for it; with 0 it leaves none, and none are folded.
+    """
+
+    def __init__(
+        self, config: TextConfig, wiring: Wiring, builder: t.TableBuilder, recorded: int = 0
+    ) -> None:
+        self.wiring, self.recorded = wiring, recorded
         self.delta_nets: list[Descriptor] = []
         self._config, self._builder = config, builder
 
@@ -81,8 +86,9 @@ class LayerTable:
         assert part is not None
         assert config is not None
         # Records per layer: fold replays them after the whole round.
-        descriptor = wiring.delta_net(layer, part, config, f"_{layer}")
-        inputs = wiring.workspace.buffer(f"inputs_{layer}", config.channels)
+        records, rows = (f"_{layer}", self.recorded) if self.recorded else ("", None)
+        descriptor = wiring.delta_net(layer, part, config, records, rows)
+        inputs = wiring.workspace.buffer(f"inputs{records}", config.channels)
         matrices = {"z": part.z, "a": part.a_projection, "b": part.b_projection}
         keys = part.query.rows
         self._builder.linear(
@@ -97,7 +103,8 @@ class LayerTable:
                 ),
             ]
         )
-        self.delta_nets.append(descriptor)
+        if self.recorded:
+            self.delta_nets.append(descriptor)
         self._builder.add(t.CONVOLVE, descriptor)
         self._builder.add(t.RECUR, descriptor)
         mixed = wiring.pair("mixed", part.output.columns)

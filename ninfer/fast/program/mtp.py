@@ -112,7 +112,7 @@ class MtpTable(LayerTable):
     """The head's operations. ``take`` and ``draft`` begin with the text model's final norm of ``given``.
 
     ``again`` is ``draft`` without it: there ``previous`` holds the head's own rows. ``take`` only fills the
-    cache. Results of a draft lie in ``final`` and ``drawn``.
+    cache. Results of a draft lie in ``final`` and ``drawn``, a row for each of at most ``lanes`` lanes.
     """
 
     def __init__(
@@ -126,17 +126,18 @@ class MtpTable(LayerTable):
         vocabulary: int,
         threads: int,
         builder: t.TableBuilder,
+        lanes: int = MAX_COLUMNS,
     ) -> None:
         splits = -(-max_context // SPLIT_TOKENS)
         wiring = Wiring(config, states, pages, MAX_COLUMNS, threads, splits)
         super().__init__(config, wiring, builder)
-        self._weights, self._text = weights, text
+        self._weights, self._text, self._lanes = weights, text, lanes
         self.given = wiring.workspace.buffer("given", config.hidden)
         self.previous = wiring.pair("previous", config.hidden)
-        self.final = wiring.pair("final", config.hidden)
-        self.logits = wiring.workspace.buffer("logits", weights.head.rows)
-        self.drawn = wiring.array("drawn", MAX_COLUMNS, np.int64)
-        self.pending = pending_table(wiring)
+        self.final = wiring.pair("final", config.hidden, lanes)
+        self.logits = wiring.workspace.buffer("logits", weights.head.rows, lanes)
+        self.drawn = wiring.array("drawn", lanes, np.int64)
+        self.pending = pending_table(wiring, lanes)
         begin = builder.length
         self._stem()
         self._take()
@@ -172,7 +173,7 @@ class MtpTable(LayerTable):
         self._builder.add(t.NORM, wiring.norm(self._weights.final_norm, self.final))
         self._builder.linear(wiring.segments(self._weights.head, self.final, self.logits))
         slices = -(-vocabulary // select.SLICE)
-        best = wiring.array("best", MAX_COLUMNS * slices * (1 + 2 * select.CANDIDATES), np.int64)
+        best = wiring.array("best", self._lanes * slices * (1 + 2 * select.CANDIDATES), np.int64)
         logits = (self.logits.address, self.logits.stride, vocabulary)
         results = (best.ctypes.data, self.drawn.ctypes.data, self.pending.ctypes.data)
         for opcode in (t.SCAN, t.DRAW):

@@ -122,7 +122,7 @@ class PrefillTable:
         inputs = (weights.query, weights.key, weights.value)
         small = {"z": (weights.z,), "a": (weights.a_projection,), "b": (weights.b_projection,)}
         self._together("delta_inputs", {"inputs": inputs, **small})
-        descriptor = wiring.delta_net(layer, weights, config, "")
+        descriptor = wiring.delta_net(layer, weights, config)
         self._script.operation(t.CONVOLVE, descriptor)
         self._script.operation(t.RECUR, descriptor)
         mixed = wiring.pair("mixed", weights.output.columns)
@@ -197,7 +197,7 @@ class Prefill:
         count = len(chunk.tokens)
         self._control(chunk)
         if count <= SHORT_TOKENS:
-            self._runner.run(self._round.forward[0], self._round.head[0], count, 1)
+            self._runner.run(*self._round.chunk, count, 1)
             self.rows = self._round.wiring.hidden.array[:count]
         else:
             self._run_steps(count)

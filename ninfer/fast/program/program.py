@@ -43,7 +43,8 @@ class ProgramOptions:
 
     ``snapshot_slots`` state images lie beyond those of the lanes. ``activations`` bf16 rounds the inputs and
     outputs of prefill's matrix products, nothing else. ``mtp`` loads the prediction head, with
-    ``proposal_head`` as its output head.
+    ``proposal_head`` as its output head. ``verified`` is the most columns of one verification; with 0 there
+    is none.
     """
 
     lanes: int
@@ -57,6 +58,12 @@ class ProgramOptions:
     mtp: bool = False
     proposal_head: bool = False
     snapshot_slots: int = 0
+    verified: int = MAX_COLUMNS
+
+    @property
+    def columns(self) -> int:
+        """Columns of the widest round that draws: every lane's one, or a verification's."""
+        return max(self.lanes, self.verified)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,6 +132,8 @@ class Program:
             options.vocabulary,
             options.threads,
             builder,
+            options.columns,
+            options.verified > 0,
         )
         wiring = Wiring(config, self.states, self.pages, options.prefill_chunk, options.threads, 1, False)
         prefill_table = PrefillTable(builder, wiring, weights, options.threads, options.activations)
@@ -148,7 +157,7 @@ class Program:
         assert self.pages is not None, "a head's config has attention members"
         options = self.options
         sizes = (options.max_context, options.vocabulary, options.threads)
-        return MtpTable(self.config, head, weights, self.states, self.pages, *sizes, builder)
+        return MtpTable(self.config, head, weights, self.states, self.pages, *sizes, builder, options.lanes)
 
     # --- lanes -------------------------------------------------------------------------------------
 
@@ -198,7 +207,7 @@ class Program:
 
         A drawn value below 0 is no token: ``check_drawn`` says what it means for its row.
         """
-        assert 0 < len(rows) <= MAX_COLUMNS
+        assert 0 < len(rows) <= self.options.columns
         columns, blocks, samplers = [], [], []
         for index, row in enumerate(rows):
             lane = row.lane
@@ -218,7 +227,7 @@ class Program:
         return drawn
 
     def verify(self, blocks: Sequence[Block]) -> list[Tokens]:
-        """The target's draw after every column of some lanes, at most 64 columns in all; then ``commit``.
+        """The target's draw after every column of some lanes, ``verified`` in all at most; then ``commit``.
 
         Errors: none of its own; a drawn value below 0 is no token.
         """

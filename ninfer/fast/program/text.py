@@ -22,17 +22,20 @@ from ninfer.model.config import TextConfig
 Range = tuple[int, int]
 
 
-def pending_table(wiring: Wiring) -> npt.NDArray[np.int32]:
+def pending_table(wiring: Wiring, rows: int) -> npt.NDArray[np.int32]:
     """Per row, the drafts that count as output before it: none of them, at first."""
-    words = wiring.array("pending", MAX_COLUMNS * select.PENDING_WORDS, np.int32)
-    return words.reshape(MAX_COLUMNS, select.PENDING_WORDS)
+    words = wiring.array("pending", rows * select.PENDING_WORDS, np.int32)
+    return words.reshape(rows, select.PENDING_WORDS)
 
 
 class TextTable(LayerTable):
-    """A model's round. ``forward``, ``head``, ``finish`` and ``fold`` are ranges of its operations.
+    """A model's round; ``forward``, ``head``, ``finish``, ``fold`` and ``chunk`` are ranges of operations.
 
     ``head`` is the tail of ``forward`` from the residual rows to logits (after prefill). Results lie in
     ``logits`` [rows, vocabulary] and ``drawn`` [rows]; ``pending`` holds the drafts before each column.
+
+    A round has at most ``columns`` columns, and leaves records for ``fold`` if it ``verifies``. ``chunk``
+    takes up to MAX_COLUMNS tokens of one lane to residual rows: nothing is drawn of them, nothing recorded.
     """
 
     def __init__(
@@ -45,15 +48,17 @@ class TextTable(LayerTable):
         vocabulary: int,
         threads: int,
         builder: t.TableBuilder,
+        columns: int = MAX_COLUMNS,
+        verifies: bool = True,
     ) -> None:
         splits = -(-max_context // SPLIT_TOKENS)
         wiring = Wiring(config, states, pages, MAX_COLUMNS, threads, splits)
-        super().__init__(config, wiring, builder)
-        self._weights = weights
-        self.final = self.wiring.pair("final", config.hidden)
-        self.logits = self.wiring.workspace.buffer("logits", config.vocab)
-        self.drawn = self.wiring.array("drawn", MAX_COLUMNS, np.int64)
-        self.pending = pending_table(self.wiring)
+        super().__init__(config, wiring, builder, columns if verifies else 0)
+        self._weights, self.columns = weights, columns
+        self.final = self.wiring.pair("final", config.hidden, columns)
+        self.logits = self.wiring.workspace.buffer("logits", config.vocab, columns)
+        self.drawn = self.wiring.array("drawn", columns, np.int64)
+        self.pending = pending_table(self.wiring, columns)
         begin = builder.length
         self._forward()
         self.forward: Range = (begin, self._builder.length)
@@ -64,8 +69,19 @@ class TextTable(LayerTable):
             self._builder.add(t.FOLD, descriptor)
             self._builder.add(t.SHIFT, descriptor)
         self.fold: Range = (self.finish[1], self._builder.length)
+        self.chunk: Range = (self.forward[0], self.head[0])
+        if verifies:  # records are as wide as a round, a chunk may be wider
+            self.recorded = 0
+            self._residual()
+            self.chunk = (self.fold[1], self._builder.length)
 
     def _forward(self) -> None:
+        self._residual()
+        self._builder.add(t.NORM, self.wiring.norm(self._weights.final_norm, self.final))
+        self._builder.linear(self.wiring.segments(self._weights.head, self.final, self.logits))
+
+    def _residual(self) -> None:
+        """Token embeddings through every layer."""
         wiring, add = self.wiring, self._builder.add
         add(t.EMBED, wiring.embed(self._weights.embedding))
         if self._config.attention is not None:
@@ -73,12 +89,10 @@ class TextTable(LayerTable):
         x = wiring.pair("normed", self._config.hidden)
         for layer, weights in enumerate(self._weights.layers):
             self.layer(layer, weights, x)
-        add(t.NORM, wiring.norm(self._weights.final_norm, self.final))
-        self._builder.linear(wiring.segments(self._weights.head, self.final, self.logits))
 
     def _finish(self, vocabulary: int) -> None:
         slices = -(-vocabulary // select.SLICE)
-        best = self.wiring.array("best", MAX_COLUMNS * slices * (1 + 2 * select.CANDIDATES), np.int64)
+        best = self.wiring.array("best", self.columns * slices * (1 + 2 * select.CANDIDATES), np.int64)
         logits = (self.logits.address, self.logits.stride, vocabulary)
         results = (best.ctypes.data, self.drawn.ctypes.data, self.pending.ctypes.data)
         for opcode in (t.SCAN, t.DRAW):

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ninfer.fast.memory.states import StateImages
-from ninfer.fast.ops.control import ALL, AXIS_T, BLOCK_TABLE, COLUMNS, COMMIT, MAX_COLUMNS, POSITION, TOKEN
+from ninfer.fast.ops.control import ALL, AXIS_T, BLOCK_TABLE, COLUMNS, COMMIT, POSITION, TOKEN
 from ninfer.fast.program.round import RoundRunner
 from ninfer.fast.program.text import TextTable
 
@@ -81,7 +81,7 @@ class Verifier:
         lane, count = block.lane, len(block.tokens)
         end = row + count
         assert count > 0
-        assert end <= MAX_COLUMNS
+        assert end <= self._table.columns
         places = np.arange(lane.frontier, lane.frontier + count)
         rows, samplers = self._runner.rows, self._runner.samplers
         rows[row:end, TOKEN] = block.tokens

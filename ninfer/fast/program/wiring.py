@@ -63,10 +63,12 @@ class Wiring:
         self._eps = int(np.float32(config.rms_eps).view(np.int32))
         self._arrays: dict[str, npt.NDArray[Any]] = {}
 
-    def pair(self, name: str, columns: int) -> Pair:
+    def pair(self, name: str, columns: int, rows: int | None = None) -> Pair:
         """Buffers ``name`` in both lane orders; where nobody reads the second it is the first."""
-        natural = self.workspace.buffer(name, columns)
-        return Pair(natural, self.workspace.buffer(f"{name}_evens", columns) if self._permuted else natural)
+        natural = self.workspace.buffer(name, columns, rows)
+        if not self._permuted:
+            return Pair(natural, natural)
+        return Pair(natural, self.workspace.buffer(f"{name}_evens", columns, rows))
 
     def _outputs(self, pair: Pair, offset: int = 0) -> tuple[int, int, int, int]:
         """Address and stride in natural order from column ``offset``, then with even lanes first or 0."""
@@ -181,16 +183,20 @@ class Wiring:
             *self._scratch("attention", scratch),
         )
 
-    def delta_net(self, layer: int, weights: GdnWeights, config: GdnConfig, records: str) -> Descriptor:
+    def delta_net(
+        self, layer: int, weights: GdnWeights, config: GdnConfig, records: str = "", rows: int | None = None
+    ) -> Descriptor:
         """Convolution, recurrence and fold of one layer over inputs, a, b, z → mixed.
 
-        ``records`` names the buffers of inputs, convolved columns, gates and working state: one set per
-        layer where they must outlive the layer; "" where not, and no working state is kept then.
+        ``records`` names the buffers of inputs, convolved columns, gates and working state: one set of
+        ``rows`` per layer where they must outlive the layer; "" where not, and no working state is kept then.
         """
+        count = self.rows if rows is None else rows
         inputs, convolved = (
-            self.workspace.buffer(f"{name}{records}", config.channels) for name in ("inputs", "convolved")
+            self.workspace.buffer(f"{name}{records}", config.channels, count)
+            for name in ("inputs", "convolved")
         )
-        gates = self.array(f"gates{records}", self.rows * 2 * config.value_heads, np.float32)
+        gates = self.array(f"gates{records}", count * 2 * config.value_heads, np.float32)
         a, b = (self.workspace.buffer(name, config.value_heads) for name in ("a", "b"))
         z = self.workspace.buffer("z", config.value_heads * config.value_dim)
         mixed = self.pair("mixed", config.value_heads * config.value_dim)

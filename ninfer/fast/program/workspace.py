@@ -1,4 +1,4 @@
-"""Activation buffers of a round: one row per column of the widest round, allocated before start-up ends.
+"""Activation buffers of a round: one row per column that it may have, allocated before start-up ends.
 
 Owns the arrays; a buffer is named once and found by name. Rows are padded to a K step with zeros that no
 operation ever writes, and every row begins on a cache line.
@@ -41,23 +41,22 @@ class Buffer:
 
 
 class Workspace:
-    """Named buffers of ``rows`` rows."""
+    """Named buffers of ``rows`` rows, unless one is asked for with fewer."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
         self._buffers: dict[str, Buffer] = {}
         self._parts: dict[str, Buffer] = {}
 
-    def buffer(self, name: str, columns: int) -> Buffer:
-        """The buffer ``name`` of at least ``columns`` columns; the first call decides its width."""
+    def buffer(self, name: str, columns: int, rows: int | None = None) -> Buffer:
+        """The buffer ``name`` of at least ``columns`` columns; the first call decides its width and rows."""
         if name in self._parts:
             assert self._parts[name].array.shape[1] == columns, f"{name} has not {columns} columns"
             return self._parts[name]
         if name not in self._buffers:
             width = padded(columns)
-            self._buffers[name] = Buffer(
-                aligned_zeros(self.rows * width, np.float32).reshape(self.rows, width)
-            )
+            count = self.rows if rows is None else rows
+            self._buffers[name] = Buffer(aligned_zeros(count * width, np.float32).reshape(count, width))
         buffer = self._buffers[name]
         assert buffer.array.shape[1] >= columns, f"{name} is narrower than {columns}"
         return buffer

@@ -22,7 +22,7 @@ from ninfer.engine.settings import DraftSettings
 from ninfer.errors import OptionError
 from ninfer.fast.draft import speculation
 from ninfer.fast.draft.ngram.index import NgramIndex
-from ninfer.fast.draft.speculation import RoundTrace
+from ninfer.fast.draft.speculation import RoundTrace, verified_columns
 from ninfer.fast.draft.widths import WidthChooser
 from ninfer.fast.program.program import Program
 from tests.fast.program.conftest import artifact  # noqa: F401
@@ -131,15 +131,36 @@ def test_a_suffix_looks_itself_up_within_the_neural_window(program: Program) -> 
     assert both["b"].draft.ngram_rounds > 0
 
 
-@pytest.mark.clause_early("NGRAM-010")
-def test_memory_is_planned_at_the_start_and_not_in_rounds(program: Program) -> None:
-    """Sixty-four columns whatever the window: a wider one allocates nothing, then or later.
+@pytest.mark.parametrize(
+    ("lanes", "copies", "columns"),
+    [(1, 0, 4), (1, 15, 16), (1, 63, 64), (3, 2, 12), (4, 15, 64), (8, 15, 64)],
+)
+def test_a_verification_holds_the_widest_block_of_every_lane_and_64_columns_at_most(
+    lanes: int, copies: int, columns: int
+) -> None:
+    assert verified_columns(settings(copy_tokens=copies), lanes) == columns
 
-    The check wants a larger workspace for a wider window; here every window has the largest.
-    """
-    before = program.workspace_bytes
-    serve(program, [asked("a", 1, sources=(answer_as_source(program, 1),))], settings(copy_tokens=63))
-    assert program.workspace_bytes == before
+
+@pytest.mark.parametrize(("lanes", "copies"), [(1, 0), (1, 15), (2, 3)])
+def test_rounds_fit_the_workspace_that_is_planned_for_them(
+    artifact: Artifacts,  # noqa: F811
+    program: Program,
+    lanes: int,
+    copies: int,
+) -> None:
+    """Everybody proposes all that may be proposed, and answers as in the widest workspace."""
+    source = answer_as_source(program, 1)
+    drafts = settings(copy_tokens=copies)
+    requests = [asked(name, 1, sources=(source,)) for name in "ab"[:lanes]]
+    wanted, _ = serve(program, requests)
+    columns = verified_columns(drafts, lanes)
+    with program_of(artifact("dense", mtp=True), lanes=lanes, verified=columns) as narrow:
+        assert narrow.workspace_bytes < program.workspace_bytes
+        got, traces = serve(narrow, requests, drafts)
+        assert {name: one.tokens for name, one in got.items()} == {
+            name: one.tokens for name, one in wanted.items()
+        }
+        assert max(sum(trace.columns) for trace in traces) == columns
 
 
 @pytest.mark.clause("NGRAM-027")

@@ -25,6 +25,7 @@ from ninfer.fast.program.program import (
     Tokens,
     check_drawn,
 )
+from ninfer.fast.program.verify import Block
 from ninfer.reference.model import ReferenceModel
 from ninfer.reference.weights import load_text
 from tests.fast.program.models import read_config
@@ -237,3 +238,39 @@ def test_a_lane_does_not_know_how_wide_its_round_is(
             chosen = random.permutation(lanes)[:width].tolist()
             for i, left in step(chosen).items():
                 assert left == alone[i], f"lane {i} in a round of {width}"
+
+
+@pytest.mark.parametrize("kind", ["dense", "moe"])
+@pytest.mark.parametrize("verified", [0, 5])
+def test_a_narrow_round_takes_short_prompts_and_steps_as_the_widest_does(
+    artifact: Artifacts, kind: str, verified: int
+) -> None:
+    """Prompts of up to 64 tokens are columns of one round, however few columns a verification has."""
+    found = []
+    for columns in (64, verified):
+        with opened(artifact(kind), lanes=2, verified=columns) as program:
+            lanes = [taken_in(program, prompt(length, length)) for length in (64, 23)]
+            drawn = [program.first(lane, row, sampler()) for lane, row in lanes]
+            for _ in range(3):
+                rows = [Row(lane, token, sampler()) for (lane, _), token in zip(lanes, drawn, strict=True)]
+                drawn = program.round(rows)
+                logits = program.logits(2).copy()
+            if verified:
+                lane = lanes[1][0]
+                block = Block(lane, np.array([drawn[1], *prompt(3, 4)], np.int32), sampler())
+                program.verify([block])
+                program.commit([block], [3])
+            images = [program.states.image(lane.slot).copy() for lane, _ in lanes]
+            found.append((drawn, logits, images, program.workspace_bytes))
+    widest, narrow = found
+    assert narrow[0] == widest[0]
+    assert np.array_equal(narrow[1], widest[1])
+    assert all(map(np.array_equal, narrow[2], widest[2]))
+    assert narrow[3] < widest[3]
+
+
+def test_a_verification_that_is_wider_than_planned_is_refused(artifact: Artifacts) -> None:
+    with opened(artifact("dense"), verified=5) as program:
+        lane, _ = taken_in(program, prompt(1, 3))
+        with pytest.raises(AssertionError):
+            program.verify([Block(lane, prompt(2, 6), sampler())])
