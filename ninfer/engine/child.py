@@ -69,7 +69,7 @@ class Child:
         settings = self._reader.receive(msgspec.msgpack.Decoder(EngineSettings))
         if settings is None:
             _leave(0)
-        commands = _Commands(self._reader)
+        commands = _Commands(self._reader, self._sender)
         threading.Thread(target=commands.read, name="ninfer-engine-intake", daemon=True).start()
         self._serve(settings, commands)
         self._leave_failed()
@@ -131,8 +131,9 @@ class _Sender:
                 self._write(self._waiting())
         except OSError:  # the parent is gone: nobody is left to tell
             _leave(0)
-        except FrameError as error:
-            print(f"engine: an event cannot be sent: {error}", file=sys.stderr)
+        except Exception as error:  # without this thread nobody would hear of anything again
+            cause = error if isinstance(error, FrameError) else repr(error)
+            print(f"engine: an event cannot be sent: {cause}", file=sys.stderr)
             _leave(EXIT_FAILED)
 
     def _waiting(self) -> list[EngineEvent | threading.Event]:
@@ -152,8 +153,8 @@ class _Sender:
 class _Commands:
     """Reads the parent's commands; they wait for the worker while the engine loads."""
 
-    def __init__(self, reader: FrameReader) -> None:
-        self._reader = reader
+    def __init__(self, reader: FrameReader, sender: _Sender) -> None:
+        self._reader, self._sender = reader, sender
         self._lock = threading.Lock()
         self._early: list[GenerationRequest | CancelRequest] = []
         self._worker: Worker | None = None
@@ -176,6 +177,10 @@ class _Commands:
                         _apply(command, self._worker)
         except FrameError as error:
             print(f"engine: the command stream broke: {error}", file=sys.stderr)
+            _leave(EXIT_FAILED)
+        except Exception as error:  # every later request would wait for ever
+            self._sender.send(LogRecord("critical", f"intake crash: {error!r}"))
+            self._sender.flush()
             _leave(EXIT_FAILED)
         _leave(0)
 

@@ -107,11 +107,19 @@ class FastWorker:
 
     def submit(self, request: GenerationRequest) -> None:
         """Queue a request; after ``stop`` it is dropped (the outlet has ended it)."""
-        if self._speculation is not None:
-            room = self._program.options.max_context - len(request.tokens) // 4
-            if room >= 0:  # copy sources are made here, on the caller's thread, not between rounds
-                self._drafts[request.id] = self._speculation.open(request, min(request.max_tokens, room))
+        room = self._program.options.max_context - len(request.tokens) // 4
+        if self._speculation is not None and room >= 0:
+            self._drafts[request.id] = self._open_draft(self._speculation, request, room)
         self._command(request)
+
+    def _open_draft(self, speculation: Speculation, request: GenerationRequest, room: int) -> RequestDraft:
+        """Copy sources are made here, on the caller's thread, not between rounds; without them it goes on."""
+        try:
+            return speculation.open(request, min(request.max_tokens, room))
+        except Exception as error:
+            cause = f"{type(error).__name__}: {error}"
+            self._publish(LogRecord("warning", f"request {request.id} goes on without copies: {cause}"))
+            return speculation.open_plain()
 
     def cancel(self, request_id: str) -> None:
         """End a waiting request at the next unit border and a running one likewise."""

@@ -5,7 +5,7 @@ Each commits in the order preview, commit, account, confirm, publish. Owns no me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from ninfer.engine.account import Account, Stage, Work
 from ninfer.engine.events import Delta, EngineEvent, Finished, Progress, Usage
@@ -132,14 +132,19 @@ class Units:
         failures: Failures = []
         for active, result in zip(members, results, strict=True):
             try:
+                try:
+                    if result.error is None:
+                        self._residents.cache.committed(active.lineage, active.bound)
+                    self._count(active, result.tokens)
+                finally:  # what was drawn reaches the client, whatever else fails
+                    self._publish_text(active, result.deltas)
                 if result.error is None:
-                    self._residents.cache.committed(active.lineage, active.bound)
-                self._publish_settled(active, result.deltas, result.tokens, result.error is None)
+                    self._finish_ended(active)
             except Exception as error:
                 failures.append(([active], error))
             else:
                 if result.error is not None:
-                    failures.append(([active], result.error))
+                    _add_failure(failures, active, result.error)
         speculation.ended(len(members), proposals, [result.tokens for result in results])
         return failures
 
@@ -154,30 +159,38 @@ class Units:
             token = active.turn.forced
         # The token just taken in has given sound logits: only now may others resume from it.
         self._residents.cache.committed(active.lineage, active.bound)
-        deltas = active.turn.commit(token, self._clock())
-        active.took([token])
+        deltas = list(active.turn.commit(token, self._clock()))
         speculation = self._speculation
-        if speculation is not None and row is not None:
-            speculation.stepped(active, row, token)
-        self._publish_settled(active, deltas, 1)
+        try:
+            active.took([token])
+            if speculation is not None and row is not None:
+                speculation.stepped(active, row, token)
+            self._count(active, 1)
+        finally:  # what was drawn reaches the client, whatever else fails
+            self._publish_text(active, deltas)
+        self._finish_ended(active)
         if speculation is not None and row is None and active.turn.reason is None:
             speculation.begin(active)
 
-    def _publish_settled(
-        self, active: Active, deltas: Iterable[Delta], tokens: int, sound: bool = True
-    ) -> None:
-        """Publish what ``tokens`` committed tokens made whole; finish when the last one ended the answer."""
+    def _count(self, active: Active, tokens: int) -> None:
+        """So many tokens were committed just now."""
         active.last = self._clock()
         if active.turn.committed == tokens:
             active.first = active.last
         assert active.account is not None
         self._account.committed(active.account, tokens)
         self._residents.progressed(active)
+
+    def _publish_text(self, active: Active, deltas: list[Delta]) -> None:
+        """Publish what committed tokens made whole."""
         for delta in deltas:
-            if delta.text:
+            if delta.text and active.account is not None:
                 self._account.outputting(active.account)
             self._publish(delta)
-        if active.turn.reason is not None and sound:
+
+    def _finish_ended(self, active: Active) -> None:
+        """Finish when the last token ended the answer."""
+        if active.turn.reason is not None:
             self.finish(active)
 
     # --- the end -----------------------------------------------------------------------------------
@@ -216,3 +229,12 @@ class Units:
             turn.model_thinking_tokens,
         )
         self._publish(Finished(active.request.id, turn.reason, usage, *ends))
+
+
+def _add_failure(failures: Failures, active: Active, error: Exception) -> None:
+    """Whoever failed of the same thing is one failure: it is told once."""
+    for members, known in failures:
+        if known is error:
+            members.append(active)
+            return
+    failures.append(([active], error))

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -125,6 +126,34 @@ def test_a_lost_device_is_told_before_the_end(start: Start) -> None:
     host = start({"1": {"steps": [{"text": "x"}, {"fail": "device"}]}})
     assert code(submit(host, "a", 1)) == "engine_unavailable"
     assert ["illegal memory access" in message for message in FATALS] == [True]
+
+
+def test_a_crash_of_its_intake_ends_it_instead_of_leaving_everybody_waiting(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fault is planted in the child: Python imports ``sitecustomize`` before anything else."""
+    planted = """
+        from ninfer.engine.worker import SerialWorker
+
+        submit = SerialWorker.submit
+
+        def fail(worker, request):
+            if request.sampling.seed == 7:
+                raise MemoryError("planted")
+            submit(worker, request)
+
+        SerialWorker.submit = fail
+    """
+    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(planted))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    host = start({"1": SLOW})
+    running_one = running(submit(host, "a", 1))
+    assert code(submit(host, "b", 7)) == "engine_unavailable"
+    assert code(running_one) == "engine_unavailable"
+    assert code(submit(host, "late")) == "engine_unavailable"
+    assert not host.available
+    assert "intake crash: MemoryError('planted')" in caplog.text
+    assert "the engine process ended (exit status 1)" in caplog.text
 
 
 def test_closing_ends_everything_with_service_unavailable(start: Start) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,6 +115,27 @@ def test_an_output_that_fails_hurts_its_own_row() -> None:
     assert failure(bench.of(2)) == "internal_error"
     for number in (1, 3):
         assert token_ids(bench.of(number)) == whole_answer(number, 9)
+
+
+def test_text_that_was_drawn_comes_before_the_failure_of_its_own_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The third token is committed, then its accounts fail: it is published, and then the failure."""
+    bench = Bench()
+    account, calls = bench.worker._account, [0]
+    committed = account.committed
+
+    def fail(*arguments: Any) -> None:
+        calls[0] += 1
+        if calls[0] == 3:
+            raise AssertionError("ours")
+        committed(*arguments)
+
+    monkeypatch.setattr(account, "committed", fail)
+    bench.submit(1, max_tokens=9)
+    bench.run()
+    assert failure(bench.of(1)) == "internal_error"
+    assert token_ids(bench.of(1)) == whole_answer(1, 3)
 
 
 def failing(bench: Bench, count: int, kind: str = "prefill") -> None:

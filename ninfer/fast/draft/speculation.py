@@ -136,6 +136,10 @@ class Speculation:
         """What a request drafts from, built on the calling thread (it may be any)."""
         return RequestDraft(self._index(request, room), self._new_tally())
 
+    def open_plain(self) -> RequestDraft:
+        """As ``open``, for a request that copies nothing."""
+        return RequestDraft(None, self._new_tally())
+
     @property
     def counters(self) -> DraftCounters:
         """Counts over all requests since the start."""
@@ -178,11 +182,17 @@ class Speculation:
     def verify(self, members: Sequence[Member], proposals: Sequence[Proposal]) -> list[Settled]:
         """Verify and commit: every member gets at least one token, in their order.
 
-        Errors: whatever the program raises; a member that fails alone carries its error.
+        Errors: whatever the program raises; a member that fails alone carries its error, and so do those of
+        a verification that is not the only one: what another has committed stands.
         """
         results: list[Settled] = []
         for begin, end in _groups([1 + len(p.drafts) for p in proposals], self._columns):
-            results += self._verify(members[begin:end], proposals[begin:end])
+            try:
+                results += list(self._verify(members[begin:end], proposals[begin:end]))
+            except Exception as error:
+                if end - begin == len(members):
+                    raise
+                results += [Settled(0, [], error)] * (end - begin)
         return results
 
     def stepped(self, member: Member, row: int, token: int) -> None:
@@ -302,6 +312,12 @@ class Speculation:
         return Tally(settings.backend, settings.tokens, max(settings.tokens, settings.copy_tokens))
 
 
+def verified_columns(settings: DraftSettings, lanes: int) -> int:
+    """The most columns of one verification: of every lane its pending token and the most drafts of a kind."""
+    most = int(spec.document("speculation")["verify"]["columns"])
+    return min(most, lanes * (1 + max(settings.tokens, settings.copy_tokens)))
+
+
 def traced(
     proposals: Sequence[Proposal], committed: Sequence[int], width: int, copy_tokens: int
 ) -> RoundTrace:
@@ -312,12 +328,6 @@ def traced(
         columns=tuple(1 + len(proposal.drafts) for proposal in proposals),
         copied=copied,
         committed=tuple(committed),
-def verified_columns(settings: DraftSettings, lanes: int) -> int:
-    """The most columns of one verification: of every lane its pending token and the most drafts of a kind."""
-    most = int(spec.document("speculation")["verify"]["columns"])
-    return min(most, lanes * (1 + max(settings.tokens, settings.copy_tokens)))
-
-
     )
 
 
