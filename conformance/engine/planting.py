@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.engine.draws import ModelDraw
-from ninfer.fast.program.program import Program, Sampler
+from ninfer.fast.program import table as t
+from ninfer.fast.program.program import Program
 
 Plant = Callable[[Program], None]
 NANO = ModelDraw()
@@ -57,16 +58,14 @@ def around(program: Program, opcode: int, in_round: bool, before: Hook | None, a
 
 
 def sampler_fault(change: Callable[[Any, int], None]) -> Plant:
-    """Change a row's sampler record after it was set."""
+    """Change every row's sampler record after it was set, before anything is drawn."""
 
     def plant(program: Program) -> None:
-        inner = program._set_sampler
+        def before(index: int, rows: int, blocks: int) -> None:
+            for row in range(rows):
+                change(program._runner.samplers, row)
 
-        def set_sampler(index: int, sampler: Sampler, position: int) -> None:
-            inner(index, sampler, position)
-            change(program._runner.samplers, index)
-
-        program._set_sampler = set_sampler  # type: ignore[method-assign]
+        around(program, t.SCAN, False, before, None)
 
     return plant
 
