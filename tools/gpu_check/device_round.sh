@@ -4,7 +4,7 @@
 #     OUT=folder sh tools/gpu_check/device_round.sh [checks] [times] [tiles] [final] [proof]
 #
 # Checks run beside each other, times alone. Without arguments: checks, times and tiles; "final" are the cells of
-# the targets, "proof" every law, fault and case. Each run has a limit.
+# the targets, "proof" the op table, every law, fault and case. Each run has a limit.
 set -u
 OUT=${OUT:-/tmp/device-out} SITE=${SITE:-/tmp/device-site} WHEELS=${WHEELS:-.wheels}
 mkdir -p "$OUT"
@@ -55,6 +55,9 @@ for part in "$@"; do
         tail -n 60 "$OUT/bf16.log" "$OUT/nvfp4.log" "$OUT/copies.log" | cut -c1-200
         ;;
     proof)
+        # Alone and first: its processes take as much memory as there is.
+        run 120 ops tools.gpu_check.ops --json "$OUT/ops.json"
+        tail -n 40 "$OUT/ops.log" | cut -c1-120
         run 110 laws_bf16 tools.gpu_check.laws --weights bf16 &
         run 110 laws_q4 tools.gpu_check.laws --weights q4 &
         run 110 laws_nvfp4 tools.gpu_check.laws --weights nvfp4,q8 &
