@@ -120,14 +120,14 @@ def moved(s: Setting, hidden: int, widths: Sequence[int]) -> Iterator[Row]:
 
 def _advanced(width: int) -> Iterator[Row]:
     index = torch.arange(width, dtype=torch.int32)
-    for names in (None, torch.arange(0, 4 * width, 4, dtype=torch.int32)):
+    for names in (None, torch.arange(3, 4 * width + 3, 4, dtype=torch.int32)):
         drawn = torch.where(index % 5 == 4, -1, index)
         rows = torch.randint(0, 99, (width, ROW_WORDS), dtype=torch.int32)
         blocks = torch.randint(0, 99, (width, BLOCK_WORDS), dtype=torch.int32)
         words = torch.randint(0, 99, (width, select.WORDS))
         words[:, select.EARLIER] = index % 3
         drafts = torch.full((width, 4), -7, dtype=torch.int32)
-        ids = torch.where(drawn >= 0, drawn if names is None else 4 * drawn, drawn)
+        ids = torch.where(drawn >= 0, drawn if names is None else 4 * drawn + 3, drawn)
         wanted = [part.clone() for part in (rows, blocks, words, drafts)]
         wanted[0][:, 0] = ids.clamp(min=0)
         wanted[0][:, 1:5] += 1
