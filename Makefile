@@ -15,7 +15,8 @@ test: .venv/.development  ## the whole suite but the campaigns
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not campaign and not device"
 
 test-all: test  ## the suite, then the campaigns with fresh, printed seeds, and what needs a GPU
-	NINFER_TEST_PROFILE=campaign $(BIN)/python -m pytest -s --timeout 3600 -m "campaign or device"
+	NINFER_TEST_PROFILE=campaign $(BIN)/python -m pytest -s --timeout 3600 -m campaign
+	$(BIN)/python -m pytest -s -rs --timeout 3600 tests/device
 
 lint: .venv/.development  ## formatting, types, import rules
 	$(BIN)/ruff format --check .

@@ -21,7 +21,7 @@ from conformance.engine.margins import margin
 from conformance.engine.models import Model
 from conformance.engine.oracle import Forced, Oracle, Routes
 from conformance.engine.recorder import Choice, LaneLog
-from conformance.engine.report import COARSE, RATIO, RELATIVE, Excuse, Report
+from conformance.engine.report import CODED, RATIO, RELATIVE, Excuse, Report
 from ninfer.sampling.draw import select_token
 from tests.support.nano import VOCABULARY
 
@@ -93,10 +93,9 @@ class Judge:
     def compare(self, judged: Sequence[Judged], chunk: int) -> Report:
         """Every position of the answers, which ran in chunks of ``chunk``."""
         report = Report(self.kv_format)
-        # A coarse code that falls to the other side outweighs every rounding: errors are then measured along
-        # the codes that the run stored, each of which must be a neighbour of the reference's.
-        coarse = self.kv_format in COARSE
-        measured = [self.led(one, one.answer.log) if coarse else one for one in judged]
+        # A code that falls to the other side outweighs every rounding: errors are measured along the codes
+        # that the run stored, each of which must be a neighbour of the reference's.
+        measured = [self.led(one, one.answer.log) if self.kv_format in CODED else one for one in judged]
         for one, along, bounds in zip(judged, measured, bounds_of(measured), strict=True):
             _count(report, one.answer, chunk)
             report.rerouted += one.rerouted

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 # Excused differences per compared position, across engines and across cut lists.
-COARSE = ("fp8", "nvfp4", "k8v4")
-CODED = ("bf16", "int8", *COARSE)
+CODED = ("bf16", "int8", "fp8", "nvfp4", "k8v4")
 CAPS = {"float32": 1 / 20_000, **dict.fromkeys(CODED, 1 / 500)}
 # A run too short for its cap to mean anything may have this many.
 LEAST_CAPS = {"float32": 1, **dict.fromkeys(CODED, 4)}

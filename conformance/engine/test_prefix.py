@@ -25,7 +25,7 @@ GREEDY = SamplingParameters(0.0, 1.0, 20, 0.0, 0.0, 0.0, 0)
 CACHE = CacheSettings(True, 24, 8, 128, 64)
 OFF = CacheSettings(reuse=False)
 ENGINE = EngineDraw("float32", 128, lanes=3, pages=96, threads=1)
-FORMATS = ("float32", "bf16", "int8")
+FORMATS = ("float32", "bf16", "int8", "fp8", "nvfp4", "k8v4")
 
 
 def service(program: RecordingProgram, settings: CacheSettings, engine: EngineDraw) -> CachedService:

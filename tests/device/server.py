@@ -37,6 +37,7 @@ class DeviceServer:
         self._log, self.records_path = directory / "log", directory / "requests.jsonl"
         self.trace_path = directory / "trace.jsonl"
         variables = {**os.environ, **(environ or {})}
+        variables.pop("TRITON_INTERPRET", None)
         if plant is not None:
             path = os.pathsep.join(filter(None, (str(PLANT), variables.get("PYTHONPATH"))))
             variables |= {"PYTHONPATH": path, "PLANT": plant, "PLANT_TRACE": str(self.trace_path)}

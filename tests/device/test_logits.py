@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+import os
 
-from tools.gpu_check.campaign import KV_FORMATS, run_case
+import pytest
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("cuda")]
 
 
 @pytest.mark.clause("OPT-042")
-@pytest.mark.parametrize("kv_format", KV_FORMATS)
+@pytest.mark.parametrize("kv_format", ["bf16", "int8", "fp8", "nvfp4", "k8v4"])
 def test_logits_are_within_the_bound(kv_format: str) -> None:
+    if "TRITON_INTERPRET" in os.environ:
+        pytest.skip("kernels are interpreted in this process: run tests/device by itself")
+    # Only here: a process that interprets kernels must say so before it imports any.
+    from tools.gpu_check.campaign import run_case
+
     outcome = run_case("heads", "bf16", kv_format, rounds=40, seed=1, lanes=4)
     print(outcome.line())
     assert outcome.positions > 50

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 
@@ -190,12 +192,14 @@ def test_metrics_grow_by_what_the_log_says_and_while_a_request_runs(servers: dic
     found = served.speculative(served.ask(copying(7)))
     for key, name in names.items():
         eventually(lambda key=key, name=name: served.metric(name) - before[key] == found[key])
-    before_stream = served.metric(names["rounds"])
-    ended = served.host.count(Finished)
-    with Stream(served.client, **copying(8, max_tokens=1500, ignore_eos=True)) as stream:
+    before_stream, ended = served.metric(names["rounds"]), served.host.count(Finished)
+    # Slow rounds: the engine tells its counts four times a second.
+    slow = patch.object(served.host.program, "before", lambda kind: time.sleep(0.05))
+    with slow, Stream(served.client, **copying(8, max_tokens=1500)) as stream:
         stream.wait()
         eventually(lambda: served.metric(names["rounds"]) > before_stream)
         assert served.host.count(Finished) == ended, "the request is still running"
+    eventually(lambda: served.host._worker.idle)
     for name in names.values():
         assert servers["none"].metric(name) == 0
 
