@@ -330,7 +330,7 @@ def test_labels_are_bounded(nano: Path) -> None:
     assert after.outcome("completed") == 500
 
 
-@pytest.mark.clause("METRIC-040")
+@pytest.mark.clause_early("METRIC-040")
 def test_scrapes_ask_nothing_of_the_engine_and_reset_nothing(nano: Path) -> None:
     """The units of an answer are the same beside 100 scrapes a second, and at idle there are none.
 
