@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -56,6 +56,26 @@ class Served:
     def cached(self, name: str) -> int:
         return next(e.cached_tokens for e in self.events if isinstance(e, Started) and e.id == name)
 
+    def talk(
+        self, lengths: Sequence[int], turns: int, count: int, added: int
+    ) -> dict[str, tuple[int, list[int]]]:
+        """Conversations beside each other; what each turn reused and answered.
+
+        They begin with ``lengths`` tokens; a turn gets an answer of ``count`` and then ``added`` more.
+        """
+        random, found = np.random.default_rng(2), dict[str, tuple[int, list[int]]]()
+        histories = [random.integers(0, VOCABULARY, length).astype(np.int32) for length in lengths]
+        for turn in range(turns):
+            for which, history in enumerate(histories):
+                self.ask(f"{which}.{turn}", history, count, SEEDED if which else GREEDY)
+            self.run()
+            for which in range(len(histories)):
+                name = f"{which}.{turn}"
+                found[name] = self.cached(name), self.tokens(name)
+                new = random.integers(0, VOCABULARY, added)
+                histories[which] = np.concatenate([histories[which], found[name][1], new]).astype(np.int32)
+        return found
+
     @property
     def statistics(self) -> EngineStatistics:
         return [event for event in self.events if isinstance(event, EngineStatistics)][-1]
@@ -80,27 +100,11 @@ def serving(artifact: Path, drafts: bool, cache: bool, pages: int = 64) -> Itera
         )
 
 
-def talk(served: Served) -> dict[str, tuple[int, list[int]]]:
-    """Two conversations of four turns; what each turn reused and answered."""
-    random, found = np.random.default_rng(2), dict[str, tuple[int, list[int]]]()
-    histories = [random.integers(0, VOCABULARY, count).astype(np.int32) for count in (90, 130)]
-    for turn in range(4):
-        for which, history in enumerate(histories):
-            served.ask(f"{which}.{turn}", history, 70, SEEDED if which else GREEDY)
-        served.run()
-        for which in range(2):
-            name = f"{which}.{turn}"
-            found[name] = served.cached(name), served.tokens(name)
-            added = random.integers(0, VOCABULARY, 25)
-            histories[which] = np.concatenate([histories[which], found[name][1], added]).astype(np.int32)
-    return found
-
-
 def test_drafts_change_nothing_over_reused_prefixes(artifact: Path) -> None:
     with serving(artifact, drafts=False, cache=True) as served:
-        plain = talk(served)
+        plain = served.talk((90, 130), turns=4, count=70, added=25)
     with serving(artifact, drafts=True, cache=True) as served:
-        drafted = talk(served)
+        drafted = served.talk((90, 130), turns=4, count=70, added=25)
         assert served.statistics.draft.rounds > 10
     assert drafted == plain
     assert all(cached > 100 for name, (cached, _) in plain.items() if name[2] != "0")

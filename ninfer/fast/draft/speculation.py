@@ -125,7 +125,7 @@ class Speculation:
     ) -> None:
         self._program, self._settings, self._drafter = program, settings, drafter
         self._special, self._clock = special, clock
-        self._columns = int(spec.document("speculation")["verify"]["columns"])
+        self._columns = _most_columns()
         self._reads_text = settings.copy_tokens > 0 or settings.lookup > 0
         self._widths = WidthChooser(settings.tokens) if settings.adaptive else None
         self._totals = self._new_tally()
@@ -314,8 +314,11 @@ class Speculation:
 
 def verified_columns(settings: DraftSettings, lanes: int) -> int:
     """The most columns of one verification: of every lane its pending token and the most drafts of a kind."""
-    most = int(spec.document("speculation")["verify"]["columns"])
-    return min(most, lanes * (1 + max(settings.tokens, settings.copy_tokens)))
+    return min(_most_columns(), lanes * (1 + max(settings.tokens, settings.copy_tokens)))
+
+
+def _most_columns() -> int:
+    return int(spec.document("speculation")["verify"]["columns"])
 
 
 def traced(

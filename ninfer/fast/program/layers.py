@@ -13,22 +13,20 @@ from ninfer.model.config import TextConfig
 
 
 class LayerTable:
-    """Appends layers over ``wiring`` to ``builder``; ``delta_nets`` are their descriptors, for the fold.
+    """Appends layers over ``wiring`` to ``builder``; ``delta_nets`` are the recorded ones' descriptors."""
 
-    Each layer leaves records of ``recorded`` columns for it; with 0 it leaves none, and none are folded.
-    """
-
-    def __init__(
-        self, config: TextConfig, wiring: Wiring, builder: t.TableBuilder, recorded: int = 0
-    ) -> None:
-        self.wiring, self.recorded = wiring, recorded
+    def __init__(self, config: TextConfig, wiring: Wiring, builder: t.TableBuilder) -> None:
+        self.wiring = wiring
         self.delta_nets: list[Descriptor] = []
         self._config, self._builder = config, builder
 
-    def layer(self, layer: int, weights: LayerWeights, x: Pair) -> None:
-        """One decoder layer on the residual stream; ``x`` holds its normed input."""
+    def layer(self, layer: int, weights: LayerWeights, x: Pair, recorded: int = 0) -> None:
+        """One decoder layer on the residual stream; ``x`` holds its normed input.
+
+        It leaves records of ``recorded`` columns for the fold; with 0 it leaves none.
+        """
         self._builder.add(t.NORM, self.wiring.norm(weights.input_norm, x))
-        self._mixer(layer, weights, x)
+        self._mixer(layer, weights, x, recorded)
         self.feed_forward(layer, weights, x)
 
     def feed_forward(self, layer: int, weights: LayerWeights, x: Pair) -> None:
@@ -57,11 +55,11 @@ class LayerTable:
         )
         self._builder.add(t.APPEND, descriptor)
 
-    def _mixer(self, layer: int, weights: LayerWeights, x: Pair) -> None:
+    def _mixer(self, layer: int, weights: LayerWeights, x: Pair, recorded: int) -> None:
         if weights.attention is not None:
             self._attention(layer, weights, x)
         else:
-            self._delta_net(layer, weights, x)
+            self._delta_net(layer, weights, x, recorded)
 
     def _attention(self, layer: int, weights: LayerWeights, x: Pair) -> None:
         part, config, wiring = weights.attention, self._config.attention, self.wiring
@@ -81,12 +79,12 @@ class LayerTable:
         attended = wiring.pair("attended", part.output.columns)
         self._builder.linear(wiring.segments(part.output, attended, wiring.hidden, mode=ADD))
 
-    def _delta_net(self, layer: int, weights: LayerWeights, x: Pair) -> None:
+    def _delta_net(self, layer: int, weights: LayerWeights, x: Pair, recorded: int) -> None:
         part, config, wiring = weights.gdn, self._config.gdn, self.wiring
         assert part is not None
         assert config is not None
         # Records per layer: fold replays them after the whole round.
-        records, rows = (f"_{layer}", self.recorded) if self.recorded else ("", None)
+        records, rows = (f"_{layer}", recorded) if recorded else ("", None)
         descriptor = wiring.delta_net(layer, part, config, records, rows)
         inputs = wiring.workspace.buffer(f"inputs{records}", config.channels)
         matrices = {"z": part.z, "a": part.a_projection, "b": part.b_projection}
@@ -103,7 +101,7 @@ class LayerTable:
                 ),
             ]
         )
-        if self.recorded:
+        if recorded:
             self.delta_nets.append(descriptor)
         self._builder.add(t.CONVOLVE, descriptor)
         self._builder.add(t.RECUR, descriptor)

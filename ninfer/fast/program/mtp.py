@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ninfer.errors import ArtifactError, OptionError
 from ninfer.fast.memory.pages import PagePool
 from ninfer.fast.memory.states import StateImages
 from ninfer.fast.ops.attention.contract import SPLIT_TOKENS
@@ -22,6 +21,7 @@ from ninfer.fast.ops.select import contract as select
 from ninfer.fast.program import table as t
 from ninfer.fast.program.layers import LayerTable
 from ninfer.fast.program.parameters import LayerWeights, TextWeights, load_layer
+from ninfer.fast.program.proposal import proposal_ids
 from ninfer.fast.program.round import RoundRunner
 from ninfer.fast.program.text import Range, pending_table
 from ninfer.fast.program.weights import Matrix, WeightLoader
@@ -76,7 +76,8 @@ def load_mtp_weights(
         loader.check_shape(parameter.name, parameter.shape)
     head, ids = text.head, None
     if proposal_head:
-        head, ids = load_proposal_head(loader, config)
+        ids = proposal_ids(loader, config)
+        head = loader.matrix("proposal/head")
     return MtpWeights(
         input_projection=loader.matrix("mtp/input_projection"),
         embedding_norm=loader.vector("mtp/embedding_norm", 1.0),
@@ -86,26 +87,6 @@ def load_mtp_weights(
         head=head,
         token_ids=ids,
     )
-
-
-def load_proposal_head(loader: WeightLoader, config: TextConfig) -> tuple[Matrix, Tokens | None]:
-    """The artifact's proposal head and the ids of its rows (None: row n is id n).
-
-    Errors: ``OptionError`` where the artifact has none, ``ArtifactError`` where its ids are no set.
-    """
-    proposal = loader.proposal
-    if proposal is None:
-        raise OptionError("--lm-head-draft", "the artifact has no proposal head; leave the option out")
-    head = loader.matrix("proposal/head")
-    if proposal.rows is None:
-        loader.check_shape("proposal/head", (config.vocab, config.hidden))
-        return head, None
-    loader.check_shape("proposal/head", (proposal.rows, config.hidden))
-    loader.check_shape("proposal/token_ids", (proposal.rows,))
-    ids = loader.integers("proposal/token_ids")
-    if len(np.unique(ids)) < len(ids) or ids.min() < 0 or ids.max() >= config.vocab:
-        raise ArtifactError("bindings.proposal/token_ids", f"must be different ids in 0..{config.vocab - 1}")
-    return head, ids
 
 
 class MtpTable(LayerTable):

@@ -53,14 +53,14 @@ class TextTable(LayerTable):
     ) -> None:
         splits = -(-max_context // SPLIT_TOKENS)
         wiring = Wiring(config, states, pages, MAX_COLUMNS, threads, splits)
-        super().__init__(config, wiring, builder, columns if verifies else 0)
+        super().__init__(config, wiring, builder)
         self._weights, self.columns = weights, columns
         self.final = self.wiring.pair("final", config.hidden, columns)
         self.logits = self.wiring.workspace.buffer("logits", config.vocab, columns)
         self.drawn = self.wiring.array("drawn", columns, np.int64)
         self.pending = pending_table(self.wiring, columns)
         begin = builder.length
-        self._forward()
+        self._forward(columns if verifies else 0)
         self.forward: Range = (begin, self._builder.length)
         self.head: Range = (self._builder.length - 2, self._builder.length)
         self._finish(vocabulary)
@@ -71,24 +71,23 @@ class TextTable(LayerTable):
         self.fold: Range = (self.finish[1], self._builder.length)
         self.chunk: Range = (self.forward[0], self.head[0])
         if verifies:  # records are as wide as a round, a chunk may be wider
-            self.recorded = 0
-            self._residual()
+            self._residual(recorded=0)
             self.chunk = (self.fold[1], self._builder.length)
 
-    def _forward(self) -> None:
-        self._residual()
+    def _forward(self, recorded: int) -> None:
+        self._residual(recorded)
         self._builder.add(t.NORM, self.wiring.norm(self._weights.final_norm, self.final))
         self._builder.linear(self.wiring.segments(self._weights.head, self.final, self.logits))
 
-    def _residual(self) -> None:
-        """Token embeddings through every layer."""
+    def _residual(self, recorded: int) -> None:
+        """Token embeddings through every layer, each with records of so many columns."""
         wiring, add = self.wiring, self._builder.add
         add(t.EMBED, wiring.embed(self._weights.embedding))
         if self._config.attention is not None:
             add(t.ROTARY, wiring.rotary(self._config.attention))
         x = wiring.pair("normed", self._config.hidden)
         for layer, weights in enumerate(self._weights.layers):
-            self.layer(layer, weights, x)
+            self.layer(layer, weights, x, recorded)
 
     def _finish(self, vocabulary: int) -> None:
         slices = -(-vocabulary // select.SLICE)

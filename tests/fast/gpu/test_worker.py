@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-import numpy as np
 import pytest
 
 from conformance.engine.speculation.drive import SPECIAL, token_bytes
@@ -16,8 +15,7 @@ from ninfer.fast.engine import FastWorker
 from ninfer.fast.prefix.limits import resolve_limits
 from ninfer.fast.program.program import Program
 from tests.fast.gpu.programs import small_artifact, small_program
-from tests.fast.test_prefix_speculation import CACHE, GREEDY, SEEDED, Served
-from tests.support.nano import VOCABULARY
+from tests.fast.test_prefix_speculation import CACHE, Served
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 DRAFTS = DraftSettings("mtp", 3, copy_tokens=3, copy_match=4)
@@ -34,19 +32,7 @@ def talk(path: Path, together: bool) -> dict[str, tuple[int, list[int]]]:
     worker = FastWorker(
         served, token_bytes, events.append, speculation=speculation, limits=limits, page_bytes=1024
     )
-    asking = Served(worker, events)
-    random, found = np.random.default_rng(2), dict[str, tuple[int, list[int]]]()
-    histories = [random.integers(0, VOCABULARY, count).astype(np.int32) for count in (20, 66)]
-    for turn in range(2):
-        for which, history in enumerate(histories):
-            asking.ask(f"{which}.{turn}", history, 12, SEEDED if which else GREEDY)
-        asking.run()
-        for which in range(2):
-            name = f"{which}.{turn}"
-            found[name] = asking.cached(name), asking.tokens(name)
-            added = random.integers(0, VOCABULARY, 5)
-            histories[which] = np.concatenate([histories[which], found[name][1], added]).astype(np.int32)
-    return found
+    return Served(worker, events).talk((20, 66), turns=2, count=12, added=5)
 
 
 @pytest.mark.campaign

@@ -58,6 +58,11 @@ class _Layer:
         return dequantise(packed, torch.zeros(packed.rows * packed.width, dtype=kind))
 
 
+def _choice(width: int, experts: int, chosen: int) -> Tensor:
+    """For each row, different experts by chance."""
+    return torch.rand(width, experts).argsort(1)[:, :chosen].int().contiguous()
+
+
 def experts_of_rounds(
     s: Setting, name: str, experts: int, chosen: int, hidden: int, mlp: int, widths: Sequence[int]
 ) -> Iterator[Row]:
@@ -65,7 +70,7 @@ def experts_of_rounds(
     first, second = _Layer(name, experts, 2 * mlp, hidden), _Layer(name, experts, hidden, mlp)
     for width in widths:
         x = s.rows(width, first.experts.matrix.width, hidden, first.gain)
-        choice = torch.rand(width, experts).argsort(1)[:, :chosen].int().contiguous()
+        choice = _choice(width, experts, chosen)
         products = torch.zeros(width * chosen, padded(mlp, 512), dtype=s.activations)
         tile = s.tiles.tile(first.experts.matrix, "expert_in")
         moe.expand(x, choice, first.experts, products, tile, width)
@@ -88,7 +93,7 @@ def experts_of_a_chunk(
     first, second = _Layer(name, experts, 2 * mlp, hidden), _Layer(name, experts, hidden, mlp)
     for width in widths:
         x = s.rows(width, first.experts.matrix.width, hidden, first.gain)
-        choice = torch.rand(width, experts).argsort(1)[:, :chosen].int().contiguous()
+        choice = _choice(width, experts, chosen)
         grouping = moe.group(choice, experts)
         order = torch.argsort(choice.flatten().long(), stable=True)
         yield Row("group", "", width, different(grouping.order.long(), order), 0)

@@ -69,13 +69,8 @@ class RoundBuffers:
         query: torch.dtype,
         device: torch.device,
     ) -> None:
-        self.workspace = Workspace(device)
-        self.sizes = sizes
-        rows, hidden = sizes.rows, config.hidden
-        make = self.workspace.tensor
-        self.hidden = make("hidden", (rows, hidden), torch.float32)
-        self.normed = make("normed", (rows, padded(hidden, STEP)), activations)
-        self.sums = make("sums", (sizes.parts, rows, hidden), torch.float32)
+        self._begin(config, sizes, activations, device)
+        rows, hidden, make = sizes.rows, config.hidden, self.workspace.tensor
         self.logits = make("logits", (1, rows, config.vocab), torch.float32)
         slices = slices_of(sizes.vocabulary)
         self.best = make("best", (rows, slices, CANDIDATES), torch.int64)
@@ -105,6 +100,16 @@ class RoundBuffers:
             self.expert_sums = make("expert_sums", (rows, chosen, hidden), torch.float32)
             self.shared_product = make("shared_product", (rows, padded(m.shared_mlp, STEP)), activations)
             self.shared_sums = make("shared_sums", (sizes.parts, rows, hidden), torch.float32)
+
+    def _begin(
+        self, config: TextConfig, sizes: Sizes, activations: torch.dtype, device: torch.device
+    ) -> None:
+        """The residual rows, their norm and the parts of what is added to them."""
+        self.workspace, self.sizes = Workspace(device), sizes
+        rows, hidden, make = sizes.rows, config.hidden, self.workspace.tensor
+        self.hidden = make("hidden", (rows, hidden), torch.float32)
+        self.normed = make("normed", (rows, padded(hidden, STEP)), activations)
+        self.sums = make("sums", (sizes.parts, rows, hidden), torch.float32)
 
     def projected(self, columns: int) -> Tensor:
         """Rows of an attention layer's projections."""

@@ -18,7 +18,7 @@ from ninfer.fast.ops.linear.packing import padded
 from ninfer.fast.ops.rms_norm.gpu import combine
 from ninfer.fast.ops.rows.gpu import advance, gather
 from ninfer.fast.ops.select import gpu as select
-from ninfer.fast.program.gpu.buffers import STEP, RoundBuffers, Sizes, Workspace
+from ninfer.fast.program.gpu.buffers import STEP, RoundBuffers, Sizes
 from ninfer.fast.program.gpu.control import Control
 from ninfer.fast.program.gpu.forward import Forward, Pending
 from ninfer.fast.program.gpu.memory import GpuStates, mtp_layer
@@ -85,14 +85,10 @@ class PairBuffers(RoundBuffers):
         query: torch.dtype,
         device: torch.device,
     ) -> None:
-        self.workspace, self.sizes = Workspace(device), sizes
-        rows, hidden, make = sizes.rows, config.hidden, self.workspace.tensor
-        assert config.attention is not None
+        self._begin(config, sizes, activations, device)
         heads = config.attention
-        self.hidden = make("hidden", (rows, hidden), torch.float32)
-        self.normed = make("normed", (rows, padded(hidden, STEP)), activations)
-        self.sums = make("sums", (sizes.parts, rows, hidden), torch.float32)
-        self.query = make("query", (rows, heads.query_heads, heads.head_dim), query)
+        assert heads is not None
+        self.query = self.workspace.tensor("query", (sizes.rows, heads.query_heads, heads.head_dim), query)
 
 
 class Pairs(_Head):

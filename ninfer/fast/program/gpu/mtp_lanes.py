@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ninfer.fast.memory.lanes import pages_for
+from ninfer.fast.ops.control import MAX_COLUMNS
 from ninfer.fast.ops.gpu_control import AXIS_T, BLOCK, LANE, POSITION, ROW_WORDS, TOKEN
 from ninfer.fast.program.gpu.control import Control
 from ninfer.fast.program.gpu.device import Waiter
@@ -26,7 +27,7 @@ from ninfer.fast.program.gpu.graphs import Graphs
 from ninfer.fast.program.gpu.memory import GpuPages, GpuStates
 from ninfer.fast.program.gpu.mtp import Drafts, Pairs
 from ninfer.fast.program.gpu.samplers import Samplers
-from ninfer.fast.program.gpu.shapes import MOST_ROWS, WIDTHS, bucket
+from ninfer.fast.program.gpu.shapes import WIDTHS, bucket
 from ninfer.fast.program.gpu.staging import Staged
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class GpuMtpLanes:
         self._states, self._hidden = states, hidden
         self._staged = Staged(pair_control.rows)
         self._chunk = Staged(
-            torch.zeros((chunk + MOST_ROWS, ROW_WORDS), dtype=torch.int32, device=hidden.device)
+            torch.zeros((chunk + MAX_COLUMNS, ROW_WORDS), dtype=torch.int32, device=hidden.device)
         )
         cuda = hidden.device.type == "cuda"
         self._drawn = torch.zeros(drafts.drafts.shape, dtype=torch.int32, pin_memory=cuda)
@@ -102,7 +103,7 @@ class GpuMtpLanes:
         count, image = len(tokens), self._states.images[lane.slot, self._states.hidden_at :]
         table = self._main.prompts
         records = self._chunk.fill()
-        own, most = np.arange(count - 1), MOST_ROWS
+        own, most = np.arange(count - 1), MAX_COLUMNS
         pairs = [_records(tokens[1:], start + own, axes[:, :-1].T, table, own)]
         if start:
             before = np.array([-1 - lane.slot])
@@ -144,7 +145,7 @@ class GpuMtpLanes:
             one.records[:, LANE] = table = self._main.table_of(one.lane)
             self._main.set_table(table, one.lane.block_table, pages_for(one.lane.frontier))
         records, self._taken = np.concatenate([one.records for one in self._taken]), []
-        most = MOST_ROWS
+        most = MAX_COLUMNS
         for begin in range(0, len(records), most):
             part = records[begin : begin + most]
             width = bucket(len(part))

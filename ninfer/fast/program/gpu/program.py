@@ -21,6 +21,7 @@ from ninfer.fast.memory.lanes import Lane, LaneMemory, pages_for
 from ninfer.fast.memory.pages import PageOwners
 from ninfer.fast.memory.states import StateImages
 from ninfer.fast.ops.attention.encodings import BF16, encoding
+from ninfer.fast.ops.control import MAX_COLUMNS
 from ninfer.fast.program.gpu.buffers import RoundBuffers, Sizes
 from ninfer.fast.program.gpu.chunk import Chunk, Prefill
 from ninfer.fast.program.gpu.control import Control, ControlSizes
@@ -34,7 +35,7 @@ from ninfer.fast.program.gpu.mtp_weights import MtpModel
 from ninfer.fast.program.gpu.parameters import TextModel, memory_of
 from ninfer.fast.program.gpu.rehearsal import rehearse
 from ninfer.fast.program.gpu.samplers import Samplers
-from ninfer.fast.program.gpu.shapes import MOST_ROWS, Families, Shape
+from ninfer.fast.program.gpu.shapes import Families, Shape
 from ninfer.fast.program.gpu.sizing import Sizing
 from ninfer.fast.program.gpu.tiles import TileTable
 from ninfer.fast.program.gpu.verify import Verifier
@@ -141,10 +142,10 @@ class GpuProgram:
         self.mtp: GpuMtpLanes | None = None
         if head is not None:
             pair_buffers = PairBuffers(
-                config, replace(sizes, rows=MOST_ROWS), options.activations, query, device
+                config, replace(sizes, rows=MAX_COLUMNS), options.activations, query, device
             )  # fmt: skip
             pair_control, own = (
-                Control(replace(control, rows=count), device, self._control) for count in (MOST_ROWS, rows)
+                Control(replace(control, rows=count), device, self._control) for count in (MAX_COLUMNS, rows)
             )
             parts = (config, head, model, self.states)
             self.mtp = GpuMtpLanes(

@@ -13,15 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ninfer.fast.ops.control import MAX_COLUMNS
 from ninfer.fast.ops.select.gpu import EARLIER, unsigned_to_signed
 from ninfer.fast.program.gpu.control import Control
-from ninfer.fast.program.gpu.shapes import MOST_ROWS
 from ninfer.fast.program.gpu.staging import Staged
 from ninfer.sampling.parameters import SamplingParameters
 
 Tokens = npt.NDArray[np.int32]
 # Tokens that a lane's counts may lack: what one verification committed, and the pending one.
-_MOST_COUNTED = MOST_ROWS + 1
+_MOST_COUNTED = MAX_COLUMNS + 1
 
 
 @dataclass(slots=True, eq=False)

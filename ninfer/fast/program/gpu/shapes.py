@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ninfer.fast.ops.control import MAX_COLUMNS
+
 if TYPE_CHECKING:
     from ninfer.engine.settings import DraftSettings
 
-# Columns of the widest verification, and of a block: powers of two up to that.
-MOST_ROWS = 64
+# Columns of a captured block: powers of two up to those of the widest verification.
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -80,5 +81,5 @@ class Families:
 
     def _of(self, blocks: int) -> list[Shape]:
         """Shapes of one batch size, the least first."""
-        wide = [Shape(min(MOST_ROWS, blocks * width), blocks, width) for width in self.widths]
+        wide = [Shape(min(MAX_COLUMNS, blocks * width), blocks, width) for width in self.widths]
         return [Shape(blocks, blocks), *wide]
