@@ -43,6 +43,8 @@ _SIZES: dict[str, tuple[int, int, int, int, int, int, bool]] = {
     "9B": (4096, 12288, 32, 16, 4, 32, False),
     "27B": (5120, 17408, 64, 24, 4, 48, False),
     "35B-A3B": (2048, 0, 40, 16, 2, 32, False),
+    # The matrices of 27B, once through all kinds of layers.
+    "27B-slice": (5120, 17408, 4, 24, 4, 48, False),
     # For compiling: the heads of the large ones on little memory.
     "heads": (512, 1024, 4, 6, 1, 6, True),
     "heads-moe": (512, 0, 4, 8, 1, 2, True),

@@ -17,7 +17,7 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -189,17 +189,53 @@ def laws(sizes: Sequence[str], weights: Sequence[str], caches: Sequence[str]) ->
 
 
 @dataclass(slots=True)
-class Counting:
-    """A waiter that says how long the host waited."""
+class Watch:
+    """Seconds that the host spends in some calls of a round, by their names."""
 
-    waiter: Any
-    seconds: float = 0.0
+    seconds: dict[str, float] = field(default_factory=dict)
 
-    def wait(self) -> None:
-        """As the other."""
-        began = time.monotonic()
-        self.waiter.wait()
-        self.seconds += time.monotonic() - began
+    def over(self, owner: Any, method: str, name: Callable[..., str]) -> None:
+        """Watch ``owner.method``; ``name`` says of its arguments what they are counted as."""
+        call = getattr(owner, method)
+
+        def watched(*arguments: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return call(*arguments)
+            finally:
+                key = name(*arguments)
+                self.seconds[key] = self.seconds.get(key, 0.0) + time.perf_counter() - began
+
+        setattr(owner, method, watched)
+
+    def take(self) -> dict[str, float]:
+        """What was counted since the last call."""
+        taken, self.seconds = self.seconds, {}
+        return taken
+
+
+def watched(program: GpuProgram) -> Watch:
+    """Waiting, graphs by what they hold, and uploads; everything else of a round is Python."""
+    watch, mtp = Watch(), program.mtp
+    assert mtp is not None
+    program._waiter = mtp._waiter = SimpleNamespace(wait=program._waiter.wait)  # type: ignore[assignment]
+    watch.over(program._waiter, "wait", lambda: "wait")
+    watch.over(program._graphs, "run", lambda key, launch: f"graph {key[0]}")
+    watch.over(mtp._pairs, "gather", lambda hidden, width: "gather")
+    watch.over(program._control, "upload", lambda: "upload")
+    program._verifier._folded = _Named(program._verifier._folded)  # type: ignore[assignment]
+    mtp._staged = _Named(mtp._staged)  # type: ignore[assignment]
+    for staged in (program._verifier._folded, mtp._staged):
+        watch.over(staged, "upload", lambda rows: "upload")
+        watch.over(staged, "fill", lambda: "fill")
+    return watch
+
+
+class _Named:
+    """A staged array whose methods may be replaced."""
+
+    def __init__(self, staged: Any) -> None:
+        self.target, self.fill, self.upload = staged.target, staged.fill, staged.upload
 
 
 class Endless:
@@ -249,7 +285,7 @@ def cell(size: str, weights: str, copies: Sequence[int], drafts: int = 3) -> Non
     widths = tuple(sorted({width for one in settings for width in widths_of(one)}))
     program = program_of(size, weights, "bf16", 1, widths, mtp=True)
     assert program.mtp is not None
-    program._waiter = program.mtp._waiter = waiter = Counting(program._waiter)  # type: ignore[assignment]
+    watch = watched(program)
     prompt = np.random.default_rng(1).integers(0, 1000, 256).astype(np.int32)
     written: list[int] = []
     for one in settings:
@@ -267,15 +303,20 @@ def cell(size: str, weights: str, copies: Sequence[int], drafts: int = 3) -> Non
         member.draft = speculation.open(request, 760)
         speculation.begin(member)
         walls, hosts, counts, done = [], [], [], 0
+        parts: dict[str, list[float]] = {}
+        watch.take()
         while done < 400:
-            began, waiter.seconds, before = time.monotonic(), 0.0, len(member.tokens)
+            began, before = time.perf_counter(), len(member.tokens)
             one_round(program, speculation, member)
-            wall, count = time.monotonic() - began, len(member.tokens) - before
+            wall, count, spent = time.perf_counter() - began, len(member.tokens) - before, watch.take()
             done += count
             if count > 1 + drafts or not one.copy_tokens:
                 walls.append(wall)
-                hosts.append(wall - waiter.seconds)
+                hosts.append(wall - spent.pop("wait"))
                 counts.append(count)
+                spent["python"] = hosts[-1] - sum(spent.values())
+                for name, seconds in spent.items():
+                    parts.setdefault(name, []).append(seconds)
         written = written or member.tokens
         print(
             f"{size} {weights} drafts={drafts} copies={one.copy_tokens} rounds={len(walls)}"
@@ -286,6 +327,7 @@ def cell(size: str, weights: str, copies: Sequence[int], drafts: int = 3) -> Non
             else f"{size} {weights} copies={one.copy_tokens}: no copy held",
             flush=True,
         )
+        print("   " + " ".join(f"{k}={1e3 * statistics.median(v):.3f}" for k, v in parts.items()), flush=True)
         speculation.end(lane)
         program.close_lane(lane)
 
