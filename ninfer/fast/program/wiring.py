@@ -16,7 +16,8 @@ from ninfer.errors import ArtifactError
 from ninfer.fast.memory.pages import PagePool
 from ninfer.fast.memory.states import StateImages
 from ninfer.fast.ops.attention import contract as attention
-from ninfer.fast.ops.attention.chunk import round_scratch_floats, scratch_floats
+from ninfer.fast.ops.attention.chunk import scratch_floats
+from ninfer.fast.ops.attention.pages import page_scratch_floats
 from ninfer.fast.ops.gdn import contract as gdn
 from ninfer.fast.ops.linear import formats
 from ninfer.fast.ops.linear.contract import SEGMENT_FIELDS, STORE
@@ -156,7 +157,7 @@ class Wiring:
         record = config.head_dim + attention.PARTIAL_PADDING
         count = self.rows * config.query_heads * self._max_splits * record
         partials = self.array("partials", count, np.float32)
-        scratch = round_scratch_floats(config.head_dim)
+        scratch = page_scratch_floats(config.head_dim)
         return self._attention(layer, weights, config, partials.ctypes.data, scratch)
 
     def chunk_attention(self, layer: int, weights: AttentionWeights, config: AttentionConfig) -> Descriptor:

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ninfer.fast.memory.pages import PagePool
 from ninfer.fast.ops.attention import contract as c
-from ninfer.fast.ops.attention.chunk import round_scratch_floats, scratch_floats
+from ninfer.fast.ops.attention.chunk import scratch_floats
+from ninfer.fast.ops.attention.pages import page_scratch_floats
 from ninfer.fast.ops.control import MAX_COLUMNS, PAGE_TOKENS
 from ninfer.fast.program.table import APPEND, ATTEND, ATTEND_CHUNK, MERGE, ROTARY
 from ninfer.model.config import AttentionConfig, RopeConfig, rotary_axis
@@ -119,7 +120,7 @@ class Attending:
         record = config.head_dim + c.PARTIAL_PADDING
         partials = np.full(len(rows) * config.query_heads * splits * record, np.nan, np.float32)
         size = config.head_dim
-        room = scratch_floats(size) if ATTEND_CHUNK in opcodes else round_scratch_floats(size)
+        room = scratch_floats(size) if ATTEND_CHUNK in opcodes else page_scratch_floats(size)
         scratch = np.full((threads, room), np.nan, np.float32)
         angles = np.full((len(rows), config.rotary_dim), np.nan, np.float32)
         io = {

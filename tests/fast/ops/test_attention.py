@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ninfer.fast.ops.attention.contract import SPLIT_TOKENS
-from ninfer.fast.program.table import APPEND
+from ninfer.fast.program.table import APPEND, ATTEND, ATTEND_CHUNK, MERGE
 from tests.fast.ops.attending import KV_FORMATS, Attending, Lane, attention_config
 from tests.support.fast import WIDTHS, assert_accurate, assert_same_bits
 
@@ -150,6 +150,26 @@ def test_bad_row_stays_alone(kv_format: str) -> None:
         getattr(lanes[1], name)[:] = kept
     # The bad row's slot is written again by a good one.
     assert_same_bits(attending.compute(rows), alone)
+
+
+@pytest.mark.parametrize("kv_format", KV_FORMATS)
+@pytest.mark.parametrize("opcodes", [(APPEND, ATTEND, MERGE), (APPEND, ATTEND_CHUNK)], ids=["round", "chunk"])
+def test_bad_column_hurts_none_before_it(opcodes: tuple[int, ...], kv_format: str) -> None:
+    """Its key and value stand in the page that they all read."""
+    config = attention_config(4, 2, 64)
+    attending, lane = Attending(config, kv_format), Lane(config, 80, 1)
+    attending.place(lane)
+    attending.append(lane, 66)
+    rows = [(lane, position) for position in range(66, 80)]
+    good = attending.compute(rows, opcodes)
+    for name in ("key", "value"):
+        kept = getattr(lane, name).copy()
+        getattr(lane, name)[71] = np.nan
+        found = attending.compute(rows, opcodes)
+        assert_same_bits(found[:5], good[:5], name)
+        if kv_format in ("float32", "bf16"):
+            assert np.isnan(found[5:]).all(), f"a {name} that is not a number is lost"
+        getattr(lane, name)[:] = kept
 
 
 def test_append_writes_its_own_slots_and_nothing_else() -> None:

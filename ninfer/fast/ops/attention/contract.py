@@ -21,8 +21,8 @@ ROTATED_KEYS, EXPANDED, ROTATED_VALUES = KV_INT8, KV_FP8, KV_NVFP4
 GROUP = 64  # elements per int8 scale
 
 SPLIT_TOKENS = 4096
-# Rows of one lane that read a page together, at most.
-ROWS_TOGETHER = 8
+# Queries of one lane and KV head that read a page together, at most: the more, the less a page costs.
+QUERIES_TOGETHER = 32
 # One partial result: D accumulated values, then maximum and sum, padded to a whole vector.
 PARTIAL_PADDING = 16
 

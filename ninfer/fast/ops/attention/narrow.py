@@ -178,18 +178,24 @@ def store_narrow(number, k, v, slot, d, size):
 
 
 @part
-def expand_page(d, slot, seen, keys, values):
-    """``seen`` keys and values from row ``slot`` on as float32."""
-    size, number = d[c.HEAD_DIM], d[c.KV_FORMAT]
-    if number == c.KV_NVFP4:
+def expand_keys(d, slot, count, target):
+    """``count`` keys from row ``slot`` on as float32."""
+    size = d[c.HEAD_DIM]
+    if d[c.KV_FORMAT] == c.KV_NVFP4:
         expand_nvfp4(
-            d[c.K_POOL] + slot * (size // 2), d[c.K_SCALES] + slot * (size // GROUP), seen, size, keys
+            d[c.K_POOL] + slot * (size // 2), d[c.K_SCALES] + slot * (size // GROUP), count, size, target
         )
     else:
-        expand_fp8(d[c.K_POOL] + slot * size, d[c.K_SCALES] + 2 * slot, seen, size, keys)
-    if number == c.KV_FP8:
-        expand_fp8(d[c.V_POOL] + slot * size, d[c.V_SCALES] + 2 * slot, seen, size, values)
+        expand_fp8(d[c.K_POOL] + slot * size, d[c.K_SCALES] + 2 * slot, count, size, target)
+
+
+@part
+def expand_values(d, slot, count, target):
+    """``count`` values from row ``slot`` on as float32."""
+    size = d[c.HEAD_DIM]
+    if d[c.KV_FORMAT] == c.KV_FP8:
+        expand_fp8(d[c.V_POOL] + slot * size, d[c.V_SCALES] + 2 * slot, count, size, target)
     else:
         expand_nvfp4(
-            d[c.V_POOL] + slot * (size // 2), d[c.V_SCALES] + slot * (size // GROUP), seen, size, values
+            d[c.V_POOL] + slot * (size // 2), d[c.V_SCALES] + slot * (size // GROUP), count, size, target
         )

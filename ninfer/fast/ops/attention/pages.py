@@ -1,0 +1,111 @@
+"""Attention of some queries of one lane and KV head over its pages: what rounds and prefill chunks share.
+
+Every page is made ready once for all of the queries, which then meet it four at a time. Pages come in
+ascending order and queries never mix, so a query's result depends on the keys that it sees alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ninfer.fast.ops.attention import contract as c
+from ninfer.fast.ops.attention.narrow import expand_keys, expand_values
+from ninfer.fast.ops.attention.rows import expand_f16, expand_i8
+from ninfer.fast.ops.attention.tile import (
+    ENTRY,
+    QUERY,
+    SEEN,
+    TARGET,
+    attend_four,
+    attend_one,
+    attend_two,
+    transpose_bf16,
+    transpose_f32,
+)
+from ninfer.fast.ops.compiled import part
+from ninfer.fast.ops.control import PAGE_TOKENS
+from ninfer.fast.ops.views import clear, floats, integers, longs
+
+QUERIES = 64  # at most, of one task
+_ENTRIES = 8 * ENTRY * QUERIES  # bytes
+
+
+def page_scratch_floats(head_dim: int) -> int:
+    """Floats that one thread needs: queries, those that see a page; keys, values and four rows of scores."""
+    return 2 * _ENTRIES // 4 + PAGE_TOKENS * (2 * head_dim + 4)
+
+
+@part
+def ask(scratch, index, query, target, limit, size):
+    """Query number ``index`` of a task sees the positions up to ``limit``; its state at ``target`` opens."""
+    entry = longs(scratch + 8 * ENTRY * index, ENTRY)
+    entry[QUERY], entry[TARGET], entry[SEEN] = query, target, limit
+    clear(target, size + c.PARTIAL_PADDING)
+    floats(target + 4 * size, 1)[0] = -np.inf
+
+
+@part
+def attend_pages(d, block_table, head, first, queries, scratch):
+    """The ``queries`` that were asked, over the keys from ``first``, where a page begins, to their limits."""
+    size = d[c.HEAD_DIM]
+    shown = scratch + _ENTRIES
+    keys = shown + _ENTRIES
+    values = keys + 4 * PAGE_TOKENS * size
+    scores = values + 4 * PAGE_TOKENS * size
+    asked, last = longs(scratch, ENTRY * queries), first - 1
+    for index in range(queries):
+        last = max(last, asked[ENTRY * index + SEEN])
+    pages = integers(block_table, last // PAGE_TOKENS + 1)
+    for begin in range(first, last + 1, PAGE_TOKENS):
+        slot = (np.int64(pages[begin // PAGE_TOKENS]) * d[c.KV_HEADS] + head) * PAGE_TOKENS
+        page_values = _page(d, slot, min(PAGE_TOKENS, last + 1 - begin), keys, values)
+        seeing, index = _show(asked, queries, begin, shown), 0
+        while index + 4 <= seeing:
+            attend_four(shown + 8 * ENTRY * index, keys, page_values, size, scores)
+            index += 4
+        if index + 2 <= seeing:
+            attend_two(shown + 8 * ENTRY * index, keys, page_values, size, scores)
+            index += 2
+        if index < seeing:
+            attend_one(shown + 8 * ENTRY * index, keys, page_values, size, scores)
+
+
+@part
+def _show(asked, queries, begin, shown):
+    """The queries that see some key of the page from ``begin``, and how many keys; how many queries do."""
+    entries, seeing = longs(shown, ENTRY * queries), 0
+    for index in range(queries):
+        seen = min(PAGE_TOKENS, asked[ENTRY * index + SEEN] + 1 - begin)
+        if seen > 0:
+            entries[ENTRY * seeing + QUERY] = asked[ENTRY * index + QUERY]
+            entries[ENTRY * seeing + TARGET] = asked[ENTRY * index + TARGET]
+            entries[ENTRY * seeing + SEEN] = seen
+            seeing += 1
+    return seeing
+
+
+@part
+def _page(d, slot, count, keys, values):
+    """The first ``count`` keys of a page transposed into ``keys``; where its values lie as float32.
+
+    Keys in the pools beyond ``count``, up to a multiple of 16, are read too; nobody sees them.
+    """
+    size, number, groups = d[c.HEAD_DIM], d[c.KV_FORMAT], d[c.HEAD_DIM] // c.GROUP
+    if number == c.KV_F32:
+        transpose_f32(d[c.K_POOL] + 4 * slot * size, count, size, keys)
+        return d[c.V_POOL] + 4 * slot * size
+    if number == c.KV_BF16:
+        transpose_bf16(d[c.K_POOL] + 2 * slot * size, count, size, keys)
+        expand_f16(d[c.V_POOL] + 2 * slot * size, 0, count, size, values)
+        return values
+    # The values' room holds the keys until they are transposed.
+    if number >= c.EXPANDED:
+        expand_keys(d, slot, count, values)
+    else:
+        expand_i8(d[c.K_POOL] + slot * size, d[c.K_SCALES] + 2 * slot * groups, count, size, values)
+    transpose_f32(values, count, size, keys)
+    if number >= c.EXPANDED:
+        expand_values(d, slot, count, values)
+    else:
+        expand_i8(d[c.V_POOL] + slot * size, d[c.V_SCALES] + 2 * slot * groups, count, size, values)
+    return values
