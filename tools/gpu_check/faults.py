@@ -23,18 +23,18 @@ Plant = Callable[[Case], None]
 ROUNDS, LANES = 60, 5
 
 
-def on_upload(change: Callable[[Any], None]) -> Plant:
+def on_send(change: Callable[[Any], None]) -> Plant:
     """Change the control arrays before each is carried over."""
 
     def plant(case: Case) -> None:
         control = case.program._control
-        upload = control.upload
+        send = control.send
 
         def wrong() -> None:
             change(control)
-            upload()
+            send()
 
-        control.upload = wrong
+        control.send = wrong
 
     return plant
 
@@ -59,14 +59,14 @@ def _add(name: str, columns: slice | int, amount: int) -> Plant:
     def change(control: Any) -> None:
         getattr(control, name)[:, columns] += amount
 
-    return on_upload(change)
+    return on_send(change)
 
 
 def _set(name: str, column: int, value: int) -> Plant:
     def change(control: Any) -> None:
         getattr(control, name)[:, column] = value
 
-    return on_upload(change)
+    return on_send(change)
 
 
 def _swap(name: str, column: int) -> Plant:
@@ -74,18 +74,18 @@ def _swap(name: str, column: int) -> Plant:
         rows = getattr(control, name)
         rows[[0, 1], column] = rows[[1, 0], column]
 
-    return on_upload(change)
+    return on_send(change)
 
 
 def _wrong_page(case: Case) -> None:
     control = case.program._control
     real = control.set_table
 
-    def wrong(index: int, table: np.ndarray, pages: int) -> None:
+    def wrong(index: int, table: np.ndarray, pages: int, held: int) -> None:
         table = table.copy()
         if pages > 2:
             table[1] = table[0]  # the keys of another place
-        real(index, table, pages)
+        real(index, table, pages, held)
 
     control.set_table = wrong
 

@@ -65,6 +65,7 @@ def cases() -> dict[str, Case]:
     found["route"] = partial(mixture.router, experts=256, chosen=8, parts=4, widths=WIDTHS)
     found["select"] = partial(draws.tokens, vocabulary=248077, widths=WIDTHS)
     found["rows"] = partial(draws.moved, hidden=5120, widths=WIDTHS)
+    found["carry"] = partial(draws.carried, widths=WIDTHS)
     return found
 
 

@@ -48,6 +48,7 @@ SMALL: dict[str, Case] = {
     "delta chunk": partial(delta.chunk, z=DELTA, start=37, count=60),
     "select": partial(draws.tokens, vocabulary=2900, widths=(7,)),
     "rows": partial(draws.moved, hidden=40, widths=(5,)),
+    "carry": partial(draws.carried, widths=(1, 30)),
 }
 for _format in FORMATS:
     SMALL |= small(_format)

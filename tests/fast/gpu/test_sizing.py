@@ -19,6 +19,7 @@ from ninfer.fast.prefix.limits import CacheLimits
 from ninfer.fast.program.gpu import program as program_module
 from ninfer.fast.program.gpu.chunk import Chunk
 from ninfer.fast.program.gpu.control import Control, ControlSizes
+from ninfer.fast.program.gpu.device import Waiter
 from ninfer.fast.program.gpu.graphs import Graphs
 from ninfer.fast.program.gpu.memory import GpuPages, page_bytes
 from ninfer.fast.program.gpu.open import report_memory, resources_of
@@ -115,7 +116,7 @@ class Spy:
 
 
 def test_a_rehearsal_runs_a_whole_chunk_and_every_shape() -> None:
-    spy, control = Spy(), Control(ControlSizes(rows=12, lanes=3, pages=2, vocabulary=64), CPU)
+    spy, control = Spy(), Control(ControlSizes(12, lanes=3, pages=2, vocabulary=64), CPU, Waiter(CPU))
     control.host_blocks[:] = 9
     families = Families(3, (4,))
     rehearse(cast(Any, spy), cast(Any, spy), control, families, options_of(lanes=3))
@@ -126,6 +127,7 @@ def test_a_rehearsal_runs_a_whole_chunk_and_every_shape() -> None:
     assert {rows for name, rows in spy.rounds if name == "finish"} == {1, 2, 3, 4, 8, 12}
     assert {blocks for name, blocks in spy.rounds if name == "fold"} == {1, 2, 3}
     assert ("head", 1) in spy.rounds
+    control.arrive()
     assert control.blocks[:3, 3].tolist() == [0, 0, 0], "a rehearsed round commits no state"
     assert control.words[:, 2:5].eq(-1).all()
 

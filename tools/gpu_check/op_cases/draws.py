@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
+from ninfer.fast.ops.carry import gpu as carry_gpu
+from ninfer.fast.ops.carry.gpu import COUNT_PLACE, MARK_KINDS, MARKS, TABLE_PAGE, TABLE_PLACE
 from ninfer.fast.ops.gpu_control import BLOCK_WORDS, ROW_WORDS
 from ninfer.fast.ops.rows import gpu as rows_gpu
 from ninfer.fast.ops.select import gpu as select
@@ -109,10 +111,12 @@ def moved(s: Setting, hidden: int, widths: Sequence[int]) -> Iterator[Row]:
         rows_gpu.keep_last(stream, images, 16, blocks, width)
         yield Row("rows keep", "", width, different(images, wanted), 0)
         control = torch.zeros(width, ROW_WORDS, dtype=torch.int32)
-        control[:, 6] = torch.where(index % 2 == 0, 2 * index, -1 - index)
+        chunk = torch.randn(width, hidden)
+        places = torch.stack((2 * index, -1 - index, 2 * width + index), 1)
+        control[:, 6] = places[torch.arange(width), (index % 3).long()]
         y = poison(width + 1, hidden)
-        rows_gpu.gather(stream, images, 16, control, y, width)
-        sources = [images[i, 16 : 16 + hidden] if i % 2 else stream[2 * i] for i in range(width)]
+        rows_gpu.gather(stream, chunk, images, 16, control, y, width)
+        sources = [(stream[2 * i], images[i, 16 : 16 + hidden], chunk[i])[i % 3] for i in range(width)]
         wrong = different(y[:width], torch.stack(sources)) + float((~y[width].isnan()).sum())
         yield Row("rows gather", "", width, wrong, 0)
         yield from _advanced(width)
@@ -135,6 +139,50 @@ def _advanced(width: int) -> Iterator[Row]:
         wanted[2][:, select.PLACE] += 1
         wanted[2][:, select.EARLIER] += 1
         wanted[3][torch.arange(width), (index % 3).long()] = ids
-        rows_gpu.advance(drawn, names, rows, blocks, words, drafts, width)
+        told = _host(width, 4)
+        rows_gpu.advance(drawn, names, rows, blocks, words, drafts, told, width)
         wrong = sum(different(a, b) for a, b in zip((rows, blocks, words, drafts), wanted, strict=True))
+        told = told.to(drafts.device)
+        wrong += different(told[drafts != -7], drafts[drafts != -7]) + float((told[drafts == -7] != 0).sum())
         yield Row("rows advance", "" if names is None else "named", width, wrong, 0)
+
+
+def _host(*shape: int) -> torch.Tensor:
+    """Zeroed int32 memory of the host that kernels of the current device reach."""
+    cuda = torch.get_default_device().type == "cuda"
+    return torch.zeros(*shape, dtype=torch.int32, device="cpu", pin_memory=cuda)
+
+
+def carried(s: Setting, widths: Sequence[int]) -> Iterator[Row]:
+    """Records out of pinned memory, with changed tables and counts; and those of a ring one after another."""
+    for width in widths:
+        source, marks = _host(width * 48), _host(MARK_KINDS, MARKS)
+        source.random_(-9, 9)
+        marks.fill_(-1)
+        tables, counts = torch.zeros(3, 2 * MARKS, dtype=torch.int32), torch.ones(2, 99, dtype=torch.int32)
+        changed = min(3 * width, MARKS)
+        marks[TABLE_PLACE, :changed] = 2 * torch.arange(changed, dtype=torch.int32, device="cpu") + 1
+        marks[TABLE_PAGE, :changed] = torch.arange(changed, dtype=torch.int32, device="cpu") + 5
+        counted = torch.randint(0, 2 * 99, (changed,), dtype=torch.int32, device="cpu")
+        counted[0] = 197  # the last one, and some stand there twice
+        marks[COUNT_PLACE, :changed] = counted
+        target = torch.full((width * 48 + 1,), 77, dtype=torch.int32)
+        carry_gpu.arrive(source, target[:-1], marks, tables, counts)
+        wanted = torch.ones(2 * 99, dtype=torch.int32, device="cpu")
+        wanted.index_add_(0, counted.long(), torch.ones(changed, dtype=torch.int32, device="cpu"))
+        told = torch.zeros(6 * MARKS, dtype=torch.int32, device="cpu")
+        told[marks[TABLE_PLACE, :changed].long()] = marks[TABLE_PAGE, :changed]
+        wrong = different(target[:-1].cpu(), source) + float(int(target[-1]) != 77)
+        wrong += different(counts.cpu().view(-1), wanted) + different(tables.cpu().view(-1), told)
+        yield Row("carry arrive", "", width, wrong, 0)
+        part = torch.full((width * 48,), 99, dtype=torch.int32)
+        carry_gpu.carry(source, part, 8)
+        wrong = different(part[:8].cpu(), source[:8]) + float((part[8:] != 99).sum())
+        yield Row("carry part", "", width, wrong, 0)
+        ring, cursor = _host(2 * width + width // 2, ROW_WORDS), torch.zeros(1, dtype=torch.int32)
+        ring.random_(0, 99)
+        rows, wrong = torch.zeros(width, ROW_WORDS, dtype=torch.int32), 0.0
+        for begin in (0, width, 0):  # the third does not fit behind the second
+            carry_gpu.pull(ring, cursor, rows, width)
+            wrong += different(rows.cpu(), ring[begin : begin + width])
+        yield Row("carry ring", "", width, wrong + float(int(cursor) != width), 0)

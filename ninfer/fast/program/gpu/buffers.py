@@ -16,6 +16,7 @@ from ninfer.fast.ops.gdn.gpu import DeltaRows
 from ninfer.fast.ops.linear.packing import padded
 from ninfer.fast.ops.select.contract import CANDIDATES
 from ninfer.fast.ops.select.gpu import slices_of
+from ninfer.fast.program.gpu.staging import Told
 from ninfer.model.config import GdnConfig, TextConfig
 
 # Every packed K is a multiple of 256 or 512.
@@ -76,6 +77,7 @@ class RoundBuffers:
         self.best = make("best", (rows, slices, CANDIDATES), torch.int64)
         self.flags = make("flags", (rows, slices), torch.int32)
         self.drawn = make("drawn", (rows,), torch.int32)
+        self.told = Told((rows,), device)
         if config.attention is not None:
             a = config.attention
             self.attended = make("attended", (rows, padded(a.query_heads * a.head_dim, STEP)), activations)

@@ -97,21 +97,24 @@ def driver_version() -> str:
     return f"{version.value // 1000}.{version.value % 1000 // 10}"
 
 
-@dataclass(slots=True)
 class Waiter:
-    """Waits for what was enqueued so far on the current stream of ``device``."""
+    """Waits for what was enqueued so far on the current stream of ``device``; ``waits`` counts how often."""
 
-    device: torch.device
-    mode: str = "spin"
+    def __init__(self, device: torch.device, mode: str = "spin") -> None:
+        self.waits, self._mode = 0, mode
+        self._event: torch.cuda.Event | None = None
+        if device.type == "cuda":
+            self._event = torch.cuda.Event(blocking=mode == "blocking")  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
         """Return when it has run. Errors: as CUDA's, raised here."""
-        if self.device.type != "cuda":
-            return
-        event = torch.cuda.Event(blocking=self.mode == "blocking")  # type: ignore[no-untyped-call]
-        event.record()
-        if self.mode in ("spin", "yield"):
-            while not event.query():  # type: ignore[no-untyped-call]
-                if self.mode == "yield":
-                    time.sleep(0)
-        event.synchronize()
+        event = self._event
+        if event is not None:
+            event.record()
+            if self._mode in ("spin", "yield"):
+                while not event.query():  # type: ignore[no-untyped-call]
+                    if self._mode == "yield":
+                        time.sleep(0)
+            else:
+                event.synchronize()
+        self.waits += 1

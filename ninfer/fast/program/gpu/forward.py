@@ -94,8 +94,9 @@ class Forward:
     # --- Forward -----------------------------------------------------------------------------------
 
     def forward(self, shape: Shape) -> None:
-        """Take in the rows of the control tables; their logits."""
+        """Take in the rows that were sent; their logits."""
         b = self._buffers
+        self._control.arrive()
         embed(self._control.rows[:, 0], self._model.embedding, b.hidden, shape.rows)
         pending = Pending()
         for index, layer in enumerate(self._model.layers):
@@ -114,7 +115,8 @@ class Forward:
             keep_last(self._buffers.hidden, images, at, self._control.blocks, blocks)
 
     def head(self, rows: int) -> None:
-        """The logits of residual rows that lie in ``hidden`` already (after prefill)."""
+        """The logits of residual rows that lie in ``hidden`` already (after prefill); samplers were sent."""
+        self._control.arrive()
         self._head(Pending(), rows)
 
     def _head(self, pending: Pending, rows: int) -> None:
@@ -227,7 +229,10 @@ class Forward:
     # --- Finish and fold -----------------------------------------------------------------------------
 
     def finish(self, rows: int) -> None:
-        """Draw from the logits of the first rows; a column's drafts are the tokens of the rows before it."""
+        """Draw from the logits of the first rows, and tell the host.
+
+        A column's drafts are the tokens of the rows before it.
+        """
         b, c = self._buffers, self._control
         width = c.rows.stride(0)
         select.select(
@@ -239,12 +244,16 @@ class Forward:
             b.sizes.vocabulary,
             b.best,
             b.flags,
-            b.drawn,
+            b.told.memory,
             rows,
             select.Earlier(c.rows, width, -width),
         )
 
     def fold(self, blocks: int) -> None:
-        """Commit the first COLUMNS columns of blocks that were only verified; needs ``records``."""
+        """Commit the first COLUMNS columns of blocks that were only verified; needs ``records``.
+
+        The blocks are those of ``folded``, which was sent.
+        """
+        self._control.folded.carry(blocks)
         self._delta_nets.fold(self._control.blocks, blocks)
         self._keep_last(blocks)

@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ninfer.fast.ops.control import MAX_COLUMNS
 from ninfer.fast.ops.linear.gpu import embed, linear
 from ninfer.fast.ops.linear.packing import padded
 from ninfer.fast.ops.rms_norm.gpu import combine
@@ -20,11 +21,13 @@ from ninfer.fast.ops.rows.gpu import advance, gather
 from ninfer.fast.ops.select import gpu as select
 from ninfer.fast.program.gpu.buffers import STEP, RoundBuffers, Sizes
 from ninfer.fast.program.gpu.control import Control
+from ninfer.fast.program.gpu.device import Waiter
 from ninfer.fast.program.gpu.forward import Forward, Pending
 from ninfer.fast.program.gpu.memory import GpuStates, mtp_layer
 from ninfer.fast.program.gpu.mtp_weights import MtpModel
 from ninfer.fast.program.gpu.parameters import TextModel
 from ninfer.fast.program.gpu.shapes import Shape
+from ninfer.fast.program.gpu.staging import Ring, Told
 from ninfer.fast.program.gpu.tiles import TileTable
 from ninfer.model.config import TextConfig
 
@@ -55,9 +58,9 @@ class _Head(Forward):
         width = padded(2 * config.hidden, STEP)
         self._joined = make("mtp_joined", (rows, width), buffers.normed.dtype)
 
-    def gather(self, hidden: Tensor, rows: int) -> None:
-        """The rows that the pairs of ``control.rows`` begin with, from ``hidden`` or state images."""
-        gather(hidden, self._images, self._hidden_at, self._control.rows, self._given, rows)
+    def _gather(self, hidden: Tensor, chunk: Tensor, rows: int) -> None:
+        """The rows that the pairs of ``control.rows`` begin with, wherever they lie."""
+        gather(hidden, chunk, self._images, self._hidden_at, self._control.rows, self._given, rows)
 
     def _stem(self, rows: int) -> Pending:
         eps = self._config.rms_eps
@@ -92,7 +95,29 @@ class PairBuffers(RoundBuffers):
 
 
 class Pairs(_Head):
-    """``take`` fills the cache with the pairs of ``control.rows``, which ``gather`` has brought."""
+    """``take`` fills the cache with pairs whose records were written to ``ring``.
+
+    A record's BLOCK says where the row lies that its pair begins with: a row of ``hidden``, the last
+    Forward's, behind these one of ``chunk``, a prompt's, or −1 − slot for that in a state image.
+    """
+
+    def __init__(
+        self,
+        config: TextConfig,
+        model: MtpModel,
+        text: TextModel,
+        states: GpuStates,
+        buffers: RoundBuffers,
+        control: Control,
+        tiles: TileTable,
+        hidden: Tensor,
+        chunk: Tensor,
+        waiter: Waiter,
+    ) -> None:
+        super().__init__(config, model, text, states, buffers, control, tiles)
+        self.hidden, self.chunk = hidden, chunk
+        # Room for a whole prompt's chunk in launches of MAX_COLUMNS.
+        self.ring = Ring(control.rows, len(chunk) + 2 * MAX_COLUMNS, waiter)
 
     @property
     def bytes(self) -> int:
@@ -100,7 +125,9 @@ class Pairs(_Head):
         return self._buffers.workspace.bytes
 
     def take(self, rows: int) -> None:
-        """Keys and values; no output."""
+        """Keys and values of the ring's next ``rows`` pairs; no output."""
+        self.ring.pull(rows)
+        self._gather(self.hidden, self.chunk, rows)
         pending = self._stem(rows)
         (layer,) = self._model.layers
         assert layer.attention is not None
@@ -112,7 +139,7 @@ class Drafts(_Head):
     """Draws drafts on a round's buffers, but for the residual rows.
 
     ``first`` and ``again`` draw those of the first rows, one step each, into ``drafts`` [lanes, MOST_DRAFTS]
-    (ids, below 0: no token).
+    (ids, below 0: no token), and into ``told`` for the host.
     """
 
     def __init__(
@@ -130,6 +157,7 @@ class Drafts(_Head):
         own.hidden = make("mtp_hidden", (buffers.sizes.rows, config.hidden), torch.float32)
         super().__init__(config, model, text, states, own, control, tiles)
         self.drafts = torch.zeros((lanes, MOST_DRAFTS), dtype=torch.int32, device=buffers.workspace.device)
+        self.told = Told(self.drafts.shape, buffers.workspace.device)
         names = model.token_ids
         self._logits = own.logits
         if names is not None:
@@ -137,8 +165,9 @@ class Drafts(_Head):
         self._vocabulary = buffers.sizes.vocabulary if names is None else len(names)
 
     def first(self, rows: int) -> None:
-        """Draw after the pairs in the rows, whose hidden rows lie in their lanes' images."""
-        self.gather(self._given, rows)
+        """Draw after the pairs that were sent, whose hidden rows lie in their lanes' images."""
+        self._control.arrive()
+        self._gather(self._given, self._given, rows)
         self._draw(self._stem(rows), rows)
 
     def again(self, rows: int) -> None:
@@ -164,4 +193,5 @@ class Drafts(_Head):
             self._logits[0], c.numbers, c.words, c.counts, c.masks, self._vocabulary, b.best, b.flags,
             b.drawn, rows, select.Earlier(self.drafts, self.drafts.stride(0), 1), self._mtp.token_ids,
         )  # fmt: skip
-        advance(b.drawn, self._mtp.token_ids, c.rows, c.blocks, c.words, self.drafts, rows)
+        drafts = (self.drafts, self.told.memory)
+        advance(b.drawn, self._mtp.token_ids, c.rows, c.blocks, c.words, *drafts, rows)

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from ninfer.fast.memory.lanes import pages_for
 from ninfer.fast.ops.control import MAX_COLUMNS
@@ -26,9 +24,9 @@ from ninfer.fast.program.gpu.device import Waiter
 from ninfer.fast.program.gpu.graphs import Graphs
 from ninfer.fast.program.gpu.memory import GpuPages, GpuStates
 from ninfer.fast.program.gpu.mtp import Drafts, Pairs
-from ninfer.fast.program.gpu.samplers import Samplers
+from ninfer.fast.program.gpu.records import following
+from ninfer.fast.program.gpu.samplers import NOBODY, Samplers
 from ninfer.fast.program.gpu.shapes import WIDTHS, bucket
-from ninfer.fast.program.gpu.staging import Staged
 
 if TYPE_CHECKING:
     from ninfer.fast.memory.lanes import Lane
@@ -36,7 +34,14 @@ if TYPE_CHECKING:
 
 Tokens = npt.NDArray[np.int32]
 Places = npt.NDArray[np.int64]
-Run = Callable[[Hashable, Callable[[], None]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Residual rows of the last Forward, which stay on the device; the next one overwrites them."""
+
+    first: int
+    count: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,8 +56,7 @@ class _Taken:
 class GpuMtpLanes:
     """The head for the lanes of one program; ``main`` has the block tables.
 
-    ``pairs`` runs over ``pair_control``'s rows, ``drafts`` over ``control``'s. ``hidden`` [rows, H] are the
-    residual rows of the last Forward; ``chunk`` tokens are in a prompt's chunk.
+    ``pairs`` runs over ``pair_control``'s rows, ``drafts`` over ``control``'s.
     """
 
     def __init__(
@@ -66,19 +70,12 @@ class GpuMtpLanes:
         samplers: Samplers,
         states: GpuStates,
         waiter: Waiter,
-        hidden: Tensor,
-        chunk: int,
     ) -> None:
         self._pairs, self._drafts, self._graphs, self._waiter = pairs, drafts, graphs, waiter
         self._main, self._pair_control, self._control = main, pair_control, control
-        self._samplers = samplers
-        self._states, self._hidden = states, hidden
-        self._staged = Staged(pair_control.rows)
-        self._chunk = Staged(
-            torch.zeros((chunk + MAX_COLUMNS, ROW_WORDS), dtype=torch.int32, device=hidden.device)
-        )
-        cuda = hidden.device.type == "cuda"
-        self._drawn = torch.zeros(drafts.drafts.shape, dtype=torch.int32, pin_memory=cuda)
+        self._samplers, self._states = samplers, states
+        self._padding = np.zeros(ROW_WORDS, np.int32)
+        self._padding[LANE] = control.padding
         self._newest: dict[int, int] = {}
         self._taken: list[_Taken] = []
 
@@ -94,38 +91,30 @@ class GpuMtpLanes:
 
     # --- what is known -----------------------------------------------------------------------------
 
-    def prefilled(self, lane: Lane, start: int, tokens: Tokens, axes: Tokens, rows: Tensor) -> None:
-        """The text model took a chunk from place ``start``: its residual ``rows`` [T, H].
+    def prefilled(self, lane: Lane, start: int, tokens: Tokens, axes: Tokens) -> None:
+        """The text model took a chunk from place ``start``: its residual rows lie where prefill left them.
 
         The chunk's own pairs go in at once, and the one that ended the chunk before it; the last row stays in
         the lane's state image.
         """
         count, image = len(tokens), self._states.images[lane.slot, self._states.hidden_at :]
-        table = self._main.prompts
-        records = self._chunk.fill()
-        own, most = np.arange(count - 1), MAX_COLUMNS
-        pairs = [_records(tokens[1:], start + own, axes[:, :-1].T, table, own)]
+        table, rows = self._main.prompts, self._pairs.chunk
+        own = np.arange(count - 1)
+        pairs = [_records(tokens[1:], start + own, axes[:, :-1].T, table, len(self._pairs.hidden) + own)]
         if start:
             before = np.array([-1 - lane.slot])
             pairs.insert(0, _records(tokens[:1], before * 0 + start - 1, axes[:, :1].T - 1, table, before))
-        known = np.concatenate(pairs)
-        records[: len(known)] = known
-        records[len(known) : len(known) + most] = self._padding()
-        self._chunk.upload(len(known) + most)
-        for at in range(0, len(known), most):
-            width = bucket(min(len(known) - at, most))
-            self._pair_control.rows[:width].copy_(self._chunk.target[at : at + width])
-            self._take(rows, width, self._graphs.run)
+        self._take(np.concatenate(pairs))
         image.copy_(rows[count - 1])
 
     def begin(self, lane: Lane, token: int) -> None:
         """The prompt is in and its first output token is drawn."""
-        self._note(lane, lane.frontier - 1, np.array([token], np.int32), np.array([-1 - lane.slot]))
+        self._note(lane, lane.frontier - 1, (token,), -1 - lane.slot)
 
-    def committed(self, lane: Lane, rows: Tensor, outputs: Sequence[int]) -> None:
-        """Columns were committed: their ``rows`` [n, H] of the last Forward and the tokens after them."""
-        first, count = rows.storage_offset() // rows.stride(0), len(outputs)
-        self._note(lane, lane.frontier - count, np.array(outputs, np.int32), np.arange(first, first + count))
+    def committed(self, lane: Lane, rows: Rows, outputs: Sequence[int]) -> None:
+        """Columns were committed: their ``rows`` of the last Forward and the tokens after them."""
+        assert len(outputs) == rows.count
+        self._note(lane, lane.frontier - rows.count, outputs, rows.first)
 
     def settle(self, lane: Lane) -> None:
         """Let the lane's pages hold everything that is known."""
@@ -143,17 +132,11 @@ class GpuMtpLanes:
         for one in self._taken:
             # Only now: a table may have changed hands since.
             one.records[:, LANE] = table = self._main.table_of(one.lane)
-            self._main.set_table(table, one.lane.block_table, pages_for(one.lane.frontier))
-        records, self._taken = np.concatenate([one.records for one in self._taken]), []
-        most = MAX_COLUMNS
-        for begin in range(0, len(records), most):
-            part = records[begin : begin + most]
-            width = bucket(len(part))
-            filled = self._staged.fill()
-            filled[: len(part)] = part
-            filled[len(part) : width] = self._padding()
-            self._staged.upload(width)
-            self._take(self._hidden, width, self._graphs.run)
+            lane = one.lane
+            self._main.set_table(table, lane.block_table, pages_for(lane.frontier), len(lane.pages))
+        self._main.tell_tables()
+        taken, self._taken = [one.records for one in self._taken], []
+        self._take(taken[0] if len(taken) == 1 else np.concatenate(taken))
 
     # --- drafts ------------------------------------------------------------------------------------
 
@@ -169,17 +152,17 @@ class GpuMtpLanes:
         if not asked:
             return found
         steps = max(wishes[index].count for index in asked)
+        self._control.begin()
         for row, index in enumerate(asked):
             self._fill(row, wishes[index], steps)
-        self._control.upload()
+        self._control.send()
         count = len(asked)
         self._graphs.run(("draft", count), partial(self._drafts.first, count))
         for _ in range(steps - 1):
             self._graphs.run(("again", count), partial(self._drafts.again, count))
-        self._drawn[:count].copy_(self._drafts.drafts[:count], non_blocking=True)
         self._waiter.wait()
         for row, index in enumerate(asked):
-            drafts = self._drawn[row, : wishes[index].count].numpy().copy()
+            drafts = self._drafts.told.array[row, : wishes[index].count].copy()
             wrong = np.flatnonzero(drafts < 0)
             found[index] = drafts[: wrong[0]] if len(wrong) else drafts
         return found
@@ -188,16 +171,16 @@ class GpuMtpLanes:
         """Run every shape over padding, or capture it."""
         control, run = self._control, (self._graphs.run if capture else _launch)
         for width in WIDTHS:
-            self._staged.fill()[:] = self._padding()
-            self._staged.upload(width)
-            self._take(self._hidden, width, run)
-        control.host_rows[:] = self._padding()
-        control.host_numbers[:] = 0
-        control.host_words[:] = (0, 0, -1, -1, -1, 0, 0, 0)
+            self._pairs.ring.next(width)[:] = self._padding
+            run(("take", width), partial(self._pairs.take, width))
         for count in range(1, lanes + 1):
+            control.begin()
+            control.host_rows[:] = self._padding
+            control.host_numbers[:] = 0
+            control.host_words[:] = NOBODY
             for index in range(count):
                 control.host_blocks[index] = (index, 1, 0, 0, 0, control.padding, 0, 0)
-            control.upload()
+            control.send()
             run(("draft", count), partial(self._drafts.first, count))
             run(("again", count), partial(self._drafts.again, count))
             self._waiter.wait()
@@ -212,21 +195,19 @@ class GpuMtpLanes:
         control.host_blocks[row] = (row, 1, lane.slot, 0, place, table, 0, 0)
         self._samplers.draft(control, row, table, sampler, place + 2, pending)
 
-    def _note(self, lane: Lane, start: int, tokens: Tokens, sources: Places) -> None:
-        self._newest[lane.slot] = int(tokens[-1])
-        places = np.arange(start, start + len(tokens))
-        axes = np.repeat((places + lane.shift)[:, None], 3, 1)
-        self._taken.append(_Taken(lane, lane.slot, _records(tokens, places, axes, 0, sources)))
+    def _note(self, lane: Lane, start: int, tokens: Sequence[int], source: int) -> None:
+        self._newest[lane.slot] = tokens[-1]
+        self._taken.append(_Taken(lane, lane.slot, following(tokens, start, lane.shift, 0, source, 0)))
 
-    def _take(self, hidden: Tensor, width: int, run: Run) -> None:
-        """The pairs of the first ``width`` control records, whose rows are of ``hidden`` or of images."""
-        self._pairs.gather(hidden, width)
-        run(("take", width), partial(self._pairs.take, width))
-
-    def _padding(self) -> Tokens:
-        record = np.zeros(ROW_WORDS, np.int32)
-        record[LANE] = self._control.padding
-        return record
+    def _take(self, records: Tokens) -> None:
+        """Launch pairs in as many rows as graphs have."""
+        for begin in range(0, len(records), MAX_COLUMNS):
+            part = records[begin : begin + MAX_COLUMNS]
+            width = bucket(len(part))
+            filled = self._pairs.ring.next(width)
+            filled[: len(part)] = part
+            filled[len(part) :] = self._padding
+            self._graphs.run(("take", width), partial(self._pairs.take, width))
 
 
 def _records(

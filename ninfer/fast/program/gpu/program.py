@@ -30,7 +30,7 @@ from ninfer.fast.program.gpu.forward import Forward
 from ninfer.fast.program.gpu.graphs import Graphs, allowance
 from ninfer.fast.program.gpu.memory import GpuPages, GpuStates, mtp_layer, page_bytes
 from ninfer.fast.program.gpu.mtp import Drafts, PairBuffers, Pairs
-from ninfer.fast.program.gpu.mtp_lanes import GpuMtpLanes
+from ninfer.fast.program.gpu.mtp_lanes import GpuMtpLanes, Rows
 from ninfer.fast.program.gpu.mtp_weights import MtpModel
 from ninfer.fast.program.gpu.parameters import TextModel, memory_of
 from ninfer.fast.program.gpu.rehearsal import rehearse
@@ -123,8 +123,9 @@ class GpuProgram:
         # Drafts may lie a page beyond the last context.
         table_pages = pages_for(options.max_context) + options.mtp
         control = ControlSizes(rows, options.lanes, table_pages, config.vocab)
-        self._control = Control(control, device)
-        self._samplers = Samplers(self._control, options.lanes + 1, self._control.prompts, device)
+        self._waiter = Waiter(device, options.sync)
+        self._control = Control(control, device, self._waiter)
+        self._samplers = Samplers(self._control)
         sizes = Sizes(rows, parts=16, small_parts=16, vocabulary=options.vocabulary)
         self._buffers = RoundBuffers(config, sizes, options.activations, query, device)
         # The pages come last: their number is what is left.
@@ -138,20 +139,23 @@ class GpuProgram:
             options.activations, query, device,
         )  # fmt: skip
         self._graphs = Graphs(device, options.graphs)
-        self._waiter = Waiter(device, options.sync)
         self.mtp: GpuMtpLanes | None = None
         if head is not None:
             pair_buffers = PairBuffers(
                 config, replace(sizes, rows=MAX_COLUMNS), options.activations, query, device
             )  # fmt: skip
             pair_control, own = (
-                Control(replace(control, rows=count), device, self._control) for count in (MAX_COLUMNS, rows)
+                Control(replace(control, rows=count), device, self._waiter, self._control)
+                for count in (MAX_COLUMNS, rows)
             )
             parts = (config, head, model, self.states)
             self.mtp = GpuMtpLanes(
-                Pairs(*parts, pair_buffers, pair_control, tiles), Drafts(*parts, self._buffers, own, tiles),
+                Pairs(
+                    *parts, pair_buffers, pair_control, tiles, self._buffers.hidden, self._prefill.hidden,
+                    self._waiter,
+                ),
+                Drafts(*parts, self._buffers, own, tiles),
                 self._graphs, self._control, pair_control, own, self._samplers, self.states, self._waiter,
-                self._buffers.hidden, options.prefill_chunk,
             )  # fmt: skip
         executables = self._families.graphs(head is not None)
         self.graph_allowance = allowance(executables if self._graphs.enabled else 0)
@@ -169,7 +173,6 @@ class GpuProgram:
         owners = PageOwners(pages) if self.pages is None else self.pages
         self.memory = LaneMemory(cast(StateImages, self.states), owners, options.max_context)
         self.options = replace(options, pages=pages)
-        self._drawn = torch.zeros(rows, dtype=torch.int32, pin_memory=device.type == "cuda")
         self._verifier = Verifier(
             self._forward, self._graphs, self._control, self._samplers, self._families, self._finish
         )
@@ -234,10 +237,12 @@ class GpuProgram:
         assert 0 < len(tokens) <= self.options.prefill_chunk
         launched = time.monotonic()
         table = self._control.prompts
-        self._control.set_table(table, lane.block_table, pages_for(lane.frontier + len(tokens)))
+        pages = pages_for(lane.frontier + len(tokens))
+        self._control.set_table(table, lane.block_table, pages, len(lane.pages))
+        self._control.tell_tables()
         row = self._prefill.run(Chunk(tokens, axes, lane.frontier, table, lane.slot))
         if self.mtp is not None:
-            self.mtp.prefilled(lane, lane.frontier, tokens, axes, self._prefill.hidden)
+            self.mtp.prefilled(lane, lane.frontier, tokens, axes)
         self._waiter.wait()
         self.last_unit = (launched, time.monotonic())
         # Media span fewer positions than tokens: what follows counts on from the largest one so far.
@@ -251,10 +256,11 @@ class GpuProgram:
         launched = time.monotonic()
         self._take_pairs()
         self._buffers.hidden[0].copy_(row)
+        self._control.begin()
         self._samplers.step(0, self._control.prompts, sampler, lane.frontier, -1)
-        self._control.upload()
+        self._control.send()
         self._graphs.run(("head", 1), partial(self._forward.head, 1))
-        drawn = self._finish(1)[0]
+        drawn = int(self._finish(1)[0])
         self.last_unit = (launched, time.monotonic())
         return drawn
 
@@ -266,6 +272,7 @@ class GpuProgram:
         count = len(rows)
         assert 0 < count <= len(self._control.host_rows)
         self._take_pairs()
+        self._control.begin()
         host_rows, host_blocks = self._control.host_rows, self._control.host_blocks
         for index, row in enumerate(rows):
             lane = row.lane
@@ -273,13 +280,13 @@ class GpuProgram:
             table = self._control.table_of(lane)
             host_rows[index] = (row.token, place, axis, axis, axis, table, index, place)
             host_blocks[index] = (index, 1, lane.slot, 1, place, table, 0, 0)
-            self._control.set_table(table, lane.block_table, pages_for(place + 1))
+            self._control.set_table(table, lane.block_table, pages_for(place + 1), len(lane.pages))
             self._samplers.step(index, table, row.sampler, place + 1, row.token)
         launched = time.monotonic()
-        self._control.upload()
+        self._control.send()
         shape = Shape(count, count)
         self._graphs.run(("forward", shape), partial(self._forward.forward, shape))
-        drawn = self._finish(count)
+        drawn: list[int] = self._finish(count).tolist()
         self.last_unit = (launched, time.monotonic())
         for row in rows:
             row.lane.frontier += 1
@@ -305,23 +312,21 @@ class GpuProgram:
         if self.mtp is not None:
             self.mtp.flush()
 
-    def hidden(self, first: int, rows: int) -> Tensor:
-        """Residual rows [rows, H] of the last Forward, on the device; the next one overwrites them."""
-        return self._buffers.hidden[first : first + rows]
+    def hidden(self, first: int, rows: int) -> Rows:
+        """Residual rows of the last Forward."""
+        return Rows(first, rows)
 
     def logits(self, rows: int) -> npt.NDArray[np.float32]:
         """The last Forward's logits [rows, vocabulary] (tests and scoring)."""
         logits: npt.NDArray[np.float32] = self._buffers.logits[0, :rows].cpu().clone().numpy()
         return logits
 
-    def _finish(self, rows: int, launched: int = 0) -> list[int]:
+    def _finish(self, rows: int, launched: int = 0) -> Tokens:
         """The draws of ``rows`` of the ``launched`` rows (0: of all)."""
         launched = launched or rows
         self._graphs.run(("finish", launched), partial(self._forward.finish, launched))
-        self._drawn[:rows].copy_(self._buffers.drawn[:rows], non_blocking=True)
         self._waiter.wait()
-        drawn: list[int] = self._drawn[:rows].tolist()
-        return drawn
+        return self._buffers.told.array[:rows].copy()
 
     def dry_wide(self) -> None:
         """Launch a wide verification and its fold over whatever the control tables hold (compile checks)."""
@@ -332,25 +337,29 @@ class GpuProgram:
     def time_verify(self, lane: Lane, columns: int, context: int, rounds: int) -> float:
         """Median seconds of verifying a block of ``columns`` at ``context`` and folding it (benchmarks)."""
         c = self._control
+        c.begin()
         for index in range(columns):
             place = context + index
             c.host_rows[index] = (7, place, place, place, place, 0, 0, context)
             c.host_numbers[index], c.host_words[index, :5] = 0, (1, place + 1, -1, -1, -1)
         c.host_blocks[0] = (0, columns, lane.slot, 0, context, 0, 0, 0)
-        c.set_table(0, lane.block_table, pages_for(context + columns))
+        pages = pages_for(context + columns)
+        c.set_table(0, lane.block_table, pages, pages)
+        c.folded.fill()[0] = c.host_blocks[0]
         shape = Shape(columns, 1, columns)
         steps = (
             (("forward", columns, 1), partial(self._forward.forward, shape)),
             (("finish", columns), partial(self._forward.finish, columns)),
             (("fold", 1), partial(self._forward.fold, 1)),
         )
-        c.upload()
+        c.send()
         for _, launch in steps:
             launch()
         times = []
         for index in range(rounds + 2):
             began = time.monotonic()
-            c.upload()
+            c.send()
+            c.folded.sent()
             for key, launch in steps:
                 self._graphs.run(key, launch)
             self._waiter.wait()

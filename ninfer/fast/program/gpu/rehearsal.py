@@ -14,6 +14,7 @@ from ninfer.fast.ops.gpu_control import LANE
 from ninfer.fast.program.gpu.chunk import Chunk, Prefill
 from ninfer.fast.program.gpu.control import Control
 from ninfer.fast.program.gpu.forward import Forward
+from ninfer.fast.program.gpu.samplers import NOBODY
 from ninfer.fast.program.gpu.shapes import Families
 
 
@@ -38,14 +39,17 @@ def rehearse(
     for start, count in ((0, options.prefill_chunk), (0, 1), (5, 3)):
         axes = np.tile(np.arange(start, start + count, dtype=np.int32), (3, 1))
         prefill.run(Chunk(np.zeros(count, np.int32), axes, start, control.padding, 0))
+    control.begin()
     control.host_numbers[:] = 0
-    control.host_words[:] = (0, 0, -1, -1, -1, 0, 0, 0)
+    control.host_words[:] = NOBODY
     control.host_rows[:] = 0
     control.host_rows[:, LANE] = control.padding
     for index in range(options.lanes):
         # Not committed: images stay as they are.
         control.host_blocks[index] = (index, 1, index, 0, 0, control.padding, 0, 0)
-    control.upload()
+    control.folded.fill()[:] = control.host_blocks
+    control.folded.sent()
+    control.send()
     shapes = families.shapes()
     for shape in shapes:
         forward.forward(shape)

@@ -11,17 +11,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from ninfer.fast.ops.control import MAX_COLUMNS
 from ninfer.fast.ops.select.gpu import EARLIER, unsigned_to_signed
 from ninfer.fast.program.gpu.control import Control
-from ninfer.fast.program.gpu.staging import Staged
 from ninfer.sampling.parameters import SamplingParameters
 
 Tokens = npt.NDArray[np.int32]
-# Tokens that a lane's counts may lack: what one verification committed, and the pending one.
-_MOST_COUNTED = MAX_COLUMNS + 1
+# The words of a row whose draw nobody reads: no counts, nothing to count, no mask.
+NOBODY = np.array((0, 0, -1, -1, -1, 0, 0, 0), np.int64)
 
 
 @dataclass(slots=True, eq=False)
@@ -36,11 +33,9 @@ class _Counted:
 class Samplers:
     """Fills ``control``; table ``prompts`` is that of first tokens, whose counts are never kept."""
 
-    def __init__(self, control: Control, tables: int, prompts: int, device: torch.device) -> None:
-        self._control, self._prompts = control, prompts
-        self._counted = [_Counted() for _ in range(tables)]
-        self._places = Staged(torch.zeros(_MOST_COUNTED, dtype=torch.int64, device=device))
-        self._ones = torch.ones(_MOST_COUNTED, dtype=torch.int32, device=device)
+    def __init__(self, control: Control) -> None:
+        self._control, self._prompts = control, control.prompts
+        self._counted = [_Counted() for _ in range(control.prompts + 1)]
 
     def step(self, row: int, table: int, sampler: Any, position: int, counted: int) -> None:
         """One row that draws at ``position``; ``counted`` is the token it takes in, −1 for none."""
@@ -50,7 +45,7 @@ class Samplers:
             if counts.pending:
                 counted = -1
             elif counts.lacking:
-                self._add(table, counts.lacking)
+                self._control.count(table, counts.lacking)
             counts.lacking, counts.pending = [], False
         self._words(slice(row, row + 1), sampler.parameters, table if penalised else -1, counted)
         self._control.host_words[row, 1] = position
@@ -75,7 +70,7 @@ class Samplers:
         """Let a table's counts hold all output of ``sampler``, the pending token included."""
         counts = self._known(table, sampler)
         if not counts.pending:
-            self._add(table, [*counts.lacking, pending])
+            self._control.count(table, [*counts.lacking, pending])
             counts.lacking, counts.pending = [], True
 
     def draft(
@@ -98,7 +93,7 @@ class Samplers:
     def idle(self, row: int, end: int) -> None:
         """Rows whose draws nobody reads."""
         self._control.host_numbers[row:end] = 0
-        self._control.host_words[row:end] = (0, 0, -1, -1, -1, 0, 0, 0)
+        self._control.host_words[row:end] = NOBODY
 
     def _known(self, table: int, sampler: Any) -> _Counted:
         """The table's counts, which are those of ``sampler``."""
@@ -112,13 +107,6 @@ class Samplers:
             self._control.set_counts(table, sampler.counts)
             counts.sampler, counts.lacking, counts.pending = sampler, [], True
         return counts
-
-    def _add(self, table: int, tokens: list[int]) -> None:
-        width = self._control.counts.shape[1]
-        self._places.fill()[: len(tokens)] = np.array(tokens) + table * width
-        self._places.upload(len(tokens))
-        places = self._places.target[: len(tokens)]
-        self._control.counts.view(-1).index_add_(0, places, self._ones[: len(tokens)])
 
     def _parameters(self, row: int, p: SamplingParameters, control: Control | None = None) -> bool:
         (control or self._control).host_numbers[row, :6] = (

@@ -20,9 +20,9 @@ from ninfer.fast.ops.gpu_control import COLUMNS, COMMIT
 from ninfer.fast.program.gpu.control import Control
 from ninfer.fast.program.gpu.forward import Forward
 from ninfer.fast.program.gpu.graphs import Graphs
+from ninfer.fast.program.gpu.records import columns
 from ninfer.fast.program.gpu.samplers import Samplers
 from ninfer.fast.program.gpu.shapes import Families, Shape
-from ninfer.fast.program.gpu.staging import Staged
 
 if TYPE_CHECKING:
     from ninfer.fast.program.verify import Block
@@ -40,11 +40,10 @@ class Verifier:
         control: Control,
         samplers: Samplers,
         families: Families,
-        finish: Callable[[int, int], list[int]],
+        finish: Callable[[int, int], Tokens],
     ) -> None:
         self._forward, self._graphs, self._control = forward, graphs, control
         self._samplers, self._families, self._finish = samplers, families, finish
-        self._folded = Staged(control.blocks)
 
     def run(self, blocks: Sequence[Block]) -> list[Tokens]:
         """What is drawn after every column, [n] per block; below 0: no token (``check_drawn``).
@@ -52,6 +51,7 @@ class Verifier:
         A block of one column is an ordinary step: it commits here, and ``commit`` only moves its frontier.
         """
         row = 0
+        self._control.begin()
         for index, block in enumerate(blocks):
             self._fill(index, row, block)
             row += len(block.tokens)
@@ -60,18 +60,19 @@ class Verifier:
         shape = self._families.choose(row, len(blocks), widest)
         if shape is not None:
             self._pad(row, shape.rows)
-        self._control.upload()
+        self._control.send()
         if shape is not None:
             self._graphs.run(("forward", shape), partial(self._forward.forward, shape))
         else:  # none was captured
             self._forward.forward(Shape(row, len(blocks), widest))
-        drawn = np.array(self._finish(row, row if shape is None else shape.rows), np.int32)
+        drawn = self._finish(row, row if shape is None else shape.rows)
         ends = list(itertools.accumulate(len(block.tokens) for block in blocks))
         return [drawn[end - len(block.tokens) : end] for block, end in zip(blocks, ends, strict=True)]
 
     def commit(self, blocks: Sequence[Block], counts: Sequence[int]) -> None:
         """Commit the first ``counts`` columns of the blocks that ``run`` has just verified, in its order."""
-        records, known = self._folded.fill(), self._control.host_blocks
+        folded, known = self._control.folded, self._control.host_blocks
+        records = folded.fill()
         records[: len(blocks)] = known[: len(blocks)]
         folds = False
         for index, (block, count) in enumerate(zip(blocks, counts, strict=True)):
@@ -84,7 +85,7 @@ class Verifier:
             self._samplers.committed(table, block.sampler, block.tokens, count)
             block.lane.frontier += count
         if folds:
-            self._folded.upload(len(blocks))
+            folded.sent()
             fold = partial(self._forward.fold, len(blocks))
             if len(blocks) <= self._families.lanes:
                 self._graphs.run(("fold", len(blocks)), fold)
@@ -93,17 +94,12 @@ class Verifier:
 
     def _fill(self, index: int, row: int, block: Block) -> None:
         lane, count, control = block.lane, len(block.tokens), self._control
-        end, start = row + count, lane.frontier
+        start = lane.frontier
         assert count > 0
         table = control.table_of(lane)
-        rows = control.host_rows
-        places = np.arange(start, start + count, dtype=np.int32)
-        rows[row:end, 0] = block.tokens
-        rows[row:end, 1] = places
-        rows[row:end, 2:5] = (places + lane.shift)[:, None]
-        rows[row:end, 5:] = (table, index, start)
+        control.host_rows[row : row + count] = columns(block.tokens, start, lane.shift, table, index)
         control.host_blocks[index] = (row, count, lane.slot, int(count == 1), start, table, 0, 0)
-        control.set_table(table, lane.block_table, pages_for(start + count))
+        control.set_table(table, lane.block_table, pages_for(start + count), len(lane.pages))
         if count == 1:
             self._samplers.step(row, table, block.sampler, start + 1, int(block.tokens[0]))
         else:

@@ -1,0 +1,1 @@
+"""Control records on their way from pinned host memory to a device."""

@@ -1,0 +1,27 @@
+"""A device whose launches run as late as they may: when the host waits, and in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ninfer.fast.program.gpu.device import Waiter
+
+
+class LateDevice(Waiter):
+    """Waits by running what was launched since the last wait."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cpu"))
+        self._launched: list[Callable[[], None]] = []
+
+    def launch(self, work: Callable[[], None]) -> None:
+        """Let ``work`` run at the next wait."""
+        self._launched.append(work)
+
+    def wait(self) -> None:
+        """Run everything."""
+        while self._launched:
+            self._launched.pop(0)()
+        super().wait()
