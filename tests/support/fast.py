@@ -7,7 +7,7 @@ with a margin of NaN around them, so that what is not written and what is writte
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -30,8 +30,11 @@ Operation = tuple[int, Sequence[int]]
 
 WIDTHS = (1, 2, 3, 4, 5, 7, 8, 16, 33, 63, 64)
 STORED_FORMATS = tuple(formats.NAMES)
+PAIRS = "bf16 pairs"
 STEP = formats.STEP
 MARGIN = 64
+# A bf16 NaN that rounding never makes.
+_NAN_WORD = 0xFFFF
 # Half a unit in the last place of 1: nothing rounded to float32 does better.
 ROUNDING = 2.0**-24
 # The equality table: a fast operation may err 1.5 times as much as plain PyTorch, and 1e-5 in float32.
@@ -58,6 +61,50 @@ class Poisoned:
         written = ~np.isnan(self._whole)
         written[1:-1, MARGIN : MARGIN + self.values.shape[1]] = False
         assert not written.any(), f"written outside at {np.argwhere(written)[:4].tolist()}"
+
+
+class Copies:
+    """Where an operation copies its output of ``rows`` rows: all NaN at first."""
+
+    def __init__(self, rows: int, columns: int) -> None:
+        self._evens = Poisoned(rows, columns)
+        self._words = np.full((rows + 2, columns + 2 * MARGIN), _NAN_WORD, np.uint16)
+        self._rounded = self._words[1:-1, MARGIN : MARGIN + columns]
+
+    @property
+    def fields(self) -> dict[str, int]:
+        """What a descriptor says of them."""
+        return {
+            "PERMUTED": self._evens.address, "PERMUTED_STRIDE": self._evens.stride,
+            "ROUNDED": address(self._rounded), "ROUNDED_STRIDE": self._words.strides[0],
+        }  # fmt: skip
+
+    def check(self, values: Floats, rows: Sequence[int] | slice = slice(None)) -> None:
+        """They are ``values``, the output's ``rows``; nothing outside was written."""
+        assert_same_bits(self._evens.values[rows], evens_first(values), "even lanes first")
+        rounded = bf16_values(self._rounded[rows])
+        np.testing.assert_array_equal(rounded, bf16_values(bf16_words(values)), "rounded to bf16")
+        self.check_untouched(rows)
+
+    def check_untouched(self, rows: Sequence[int] | slice = ()) -> None:
+        """But for ``rows`` nothing was written."""
+        self._evens.check_margin()
+        words, idle = self._words.copy(), np.ones(len(self._rounded), np.bool_)
+        idle[list(rows) if not isinstance(rows, slice) else rows] = False
+        words[1:-1, MARGIN : MARGIN + self._rounded.shape[1]][~idle] = _NAN_WORD
+        assert (words == _NAN_WORD).all()
+        assert np.isnan(self._evens.values[idle]).all()
+
+
+def bf16_words(values: Floats) -> npt.NDArray[np.uint16]:
+    """The nearest bf16 of every value, ties to even, as PyTorch rounds."""
+    rounded = torch.from_numpy(np.ascontiguousarray(values)).to(torch.bfloat16)
+    return rounded.view(torch.int16).numpy().view(np.uint16)
+
+
+def bf16_values(words: npt.NDArray[np.uint16]) -> Floats:
+    """What bf16 words stand for."""
+    return (words.astype(np.uint32) << 16).view(np.float32)
 
 
 def padded(columns: int) -> int:
@@ -144,10 +191,11 @@ class Stored:
     format: str
     decoded: Floats
     planes: Mapping[str, Array]
+    rounds: bool = False  # whether its bf16 words meet activations rounded to bf16
 
     @property
     def number(self) -> int:
-        return formats.NAMES[self.format]
+        return formats.PAIRS if self.rounds else formats.NAMES[self.format]
 
     @property
     def width(self) -> int:
@@ -157,13 +205,19 @@ class Stored:
     def is_permuted(self) -> bool:
         return self.number in formats.EVENS_FIRST
 
-    def arrange(self, x: Floats) -> Floats:
-        """Padded activations in the order that the format reads."""
+    def arrange(self, x: Floats) -> Array:
+        """Padded activations in the order and type that the arithmetic reads."""
+        if self.rounds:
+            return bf16_words(x)
         return evens_first(x) if self.is_permuted else x
+
+    def read(self, x: Floats) -> Floats:
+        """The values that the arithmetic multiplies by."""
+        return bf16_values(bf16_words(x)) if self.rounds else x
 
     def segment(
         self,
-        x: Floats | None = None,
+        x: Array | None = None,
         y: Poisoned | None = None,
         rows: tuple[int, int] | None = None,
         mode: int = linear.STORE,
@@ -192,7 +246,9 @@ class Stored:
 
 
 def store(format_name: str, weights: Floats) -> Stored:
-    """``weights`` [N, K] through the artifact's codec."""
+    """``weights`` [N, K] through the artifact's codec; ``PAIRS``: bf16 that meets rounded activations."""
+    if format_name == PAIRS:
+        return replace(store("bf16", weights), rounds=True)
     if format_name == "nvfp4":
         return _store_nvfp4(weights)
     planes = encode_rows(format_name, weights)

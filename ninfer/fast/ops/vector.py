@@ -21,6 +21,18 @@ from numba.extending import intrinsic
 LANES = 16
 F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+
+
+class _BFloatType(ir.types._BaseFloatType):  # type: ignore[misc]
+    """LLVM's bfloat, of which llvmlite knows nothing; constants of it are not needed."""
+
+    intrinsic_name = "bf16"
+
+    def __str__(self) -> str:
+        return "bfloat"
+
+
+_BFloatType._create_instance()
 VF32 = ir.VectorType(F32, LANES)
 VI32 = ir.VectorType(I32, LANES)
 
@@ -30,6 +42,9 @@ _ARGUMENTS = {"i": types.int64, "f": types.float32}
 HALF_BIAS = 2.0**112
 # One table lookup decodes sixteen nibbles where the processor can permute a whole vector.
 HAS_VECTOR_PERMUTE = llvm.get_host_cpu_features().get("avx512f", False)
+# One instruction adds sixteen times two products of bf16.
+HAS_PAIR_PRODUCTS = llvm.get_host_cpu_features().get("avx512bf16", False)
+_PAIRS = ir.VectorType(_BFloatType(), 2 * LANES)
 
 Value = Any  # an ir.Value; llvmlite ships no types
 
@@ -123,6 +138,28 @@ class Emitter:
             return builder.fpext(self.read(address, ir.VectorType(F16, LANES), 2), VF32)
         codes = self.read(address, ir.VectorType(I8, LANES), 1)
         return builder.sitofp(builder.sext(codes, VI32), VF32)
+
+    def load_pairs(self, address: Value) -> Value:
+        """32 consecutive bf16 words, two to each int32 lane."""
+        return self.read(address, VI32, 2)
+
+    def dot_pairs(self, left: Value, right: Value, addend: Value) -> Value:
+        """``addend`` plus, lane by lane, the products of both pairs.
+
+        How it rounds in between, and whether subnormal numbers count as zero, is the processor's.
+        """
+        if HAS_PAIR_PRODUCTS:
+            words = (self.builder.bitcast(side, _PAIRS) for side in (left, right))
+            return self.call("llvm.x86.avx512bf16.dpbf16ps.512", VF32, addend, *words)
+        for half in (self._high_words, self._low_words):
+            addend = self.fma(half(left), half(right), addend)
+        return addend
+
+    def _high_words(self, words: Value) -> Value:
+        return self.builder.bitcast(self.builder.and_(words, self.ints([-1 << 16] * LANES)), VF32)
+
+    def _low_words(self, words: Value) -> Value:
+        return self.builder.bitcast(self.builder.shl(words, self.ints([16] * LANES)), VF32)
 
     def store(self, address: Value, vector: Value) -> None:
         self.write(address, vector, 4)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ninfer.fast.ops.linear.contract import ADD
 from ninfer.fast.program import table as t
 from ninfer.fast.program.parameters import LayerWeights
-from ninfer.fast.program.wiring import Descriptor, Pair, Wiring
+from ninfer.fast.program.wiring import Activations, Descriptor, Wiring
 from ninfer.model.config import TextConfig
 
 
@@ -20,7 +20,7 @@ class LayerTable:
         self.delta_nets: list[Descriptor] = []
         self._config, self._builder = config, builder
 
-    def layer(self, layer: int, weights: LayerWeights, x: Pair, recorded: int = 0) -> None:
+    def layer(self, layer: int, weights: LayerWeights, x: Activations, recorded: int = 0) -> None:
         """One decoder layer on the residual stream; ``x`` holds its normed input.
 
         It leaves records of ``recorded`` columns for the fold; with 0 it leaves none.
@@ -29,7 +29,7 @@ class LayerTable:
         self._mixer(layer, weights, x, recorded)
         self.feed_forward(layer, weights, x)
 
-    def feed_forward(self, layer: int, weights: LayerWeights, x: Pair) -> None:
+    def feed_forward(self, layer: int, weights: LayerWeights, x: Activations) -> None:
         """The second half of a layer, its norm included."""
         self._builder.add(t.NORM, self.wiring.norm(weights.post_attention_norm, x))
         if weights.mlp is not None:
@@ -40,7 +40,7 @@ class LayerTable:
         else:
             self._mixture(layer, weights, x)
 
-    def keys_alone(self, layer: int, weights: LayerWeights, x: Pair) -> None:
+    def keys_alone(self, layer: int, weights: LayerWeights, x: Activations) -> None:
         """Keys and values of normed rows into the cache of an attention layer; no output."""
         part, config, wiring = weights.attention, self._config.attention, self.wiring
         assert part is not None
@@ -55,13 +55,13 @@ class LayerTable:
         )
         self._builder.add(t.APPEND, descriptor)
 
-    def _mixer(self, layer: int, weights: LayerWeights, x: Pair, recorded: int) -> None:
+    def _mixer(self, layer: int, weights: LayerWeights, x: Activations, recorded: int) -> None:
         if weights.attention is not None:
             self._attention(layer, weights, x)
         else:
             self._delta_net(layer, weights, x, recorded)
 
-    def _attention(self, layer: int, weights: LayerWeights, x: Pair) -> None:
+    def _attention(self, layer: int, weights: LayerWeights, x: Activations) -> None:
         part, config, wiring = weights.attention, self._config.attention, self.wiring
         assert part is not None
         assert config is not None
@@ -76,10 +76,10 @@ class LayerTable:
         )
         for opcode in (t.APPEND, t.ATTEND, t.MERGE):
             self._builder.add(opcode, descriptor)
-        attended = wiring.pair("attended", part.output.columns)
+        attended = wiring.activations("attended", part.output.columns)
         self._builder.linear(wiring.segments(part.output, attended, wiring.hidden, mode=ADD))
 
-    def _delta_net(self, layer: int, weights: LayerWeights, x: Pair, recorded: int) -> None:
+    def _delta_net(self, layer: int, weights: LayerWeights, x: Activations, recorded: int) -> None:
         part, config, wiring = weights.gdn, self._config.gdn, self.wiring
         assert part is not None
         assert config is not None
@@ -105,10 +105,10 @@ class LayerTable:
             self.delta_nets.append(descriptor)
         self._builder.add(t.CONVOLVE, descriptor)
         self._builder.add(t.RECUR, descriptor)
-        mixed = wiring.pair("mixed", part.output.columns)
+        mixed = wiring.activations("mixed", part.output.columns)
         self._builder.linear(wiring.segments(part.output, mixed, wiring.hidden, mode=ADD))
 
-    def _gated(self, name: str, width: int, weights: LayerWeights, x: Pair) -> Pair:
+    def _gated(self, name: str, width: int, weights: LayerWeights, x: Activations) -> Activations:
         matrices = weights.mlp if weights.experts is None else weights.experts.shared
         assert matrices is not None
         buffers = (self.wiring.workspace.buffer(f"{name}_{part}", width) for part in ("gate", "up"))
@@ -120,9 +120,9 @@ class LayerTable:
             ]
         )
         self._builder.add(t.SWIGLU, self.wiring.swiglu(name, width))
-        return self.wiring.pair(f"{name}_product", width)
+        return self.wiring.activations(f"{name}_product", width)
 
-    def _mixture(self, layer: int, weights: LayerWeights, x: Pair) -> None:
+    def _mixture(self, layer: int, weights: LayerWeights, x: Activations) -> None:
         part, config, wiring = weights.experts, self._config.moe, self.wiring
         assert part is not None
         assert config is not None

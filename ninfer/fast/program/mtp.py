@@ -108,14 +108,15 @@ class MtpTable(LayerTable):
         threads: int,
         builder: t.TableBuilder,
         lanes: int = MAX_COLUMNS,
+        rounded: bool = False,
     ) -> None:
         splits = -(-max_context // SPLIT_TOKENS)
-        wiring = Wiring(config, states, pages, MAX_COLUMNS, threads, splits)
+        wiring = Wiring(config, states, pages, MAX_COLUMNS, threads, splits, rounded=rounded)
         super().__init__(config, wiring, builder)
         self._weights, self._text, self._lanes = weights, text, lanes
         self.given = wiring.workspace.buffer("given", config.hidden)
-        self.previous = wiring.pair("previous", config.hidden)
-        self.final = wiring.pair("final", config.hidden, lanes)
+        self.previous = wiring.activations("previous", config.hidden)
+        self.final = wiring.activations("final", config.hidden, lanes)
         self.logits = wiring.workspace.buffer("logits", weights.head.rows, lanes)
         self.drawn = wiring.array("drawn", lanes, np.int64)
         self.pending = pending_table(wiring, lanes)
@@ -133,7 +134,7 @@ class MtpTable(LayerTable):
         """``given`` → ``previous``; then [norm(embedding) ; norm(previous)] → the layer's residual rows."""
         wiring, add, hidden = self.wiring, self._builder.add, self._config.hidden
         assert self._config.attention is not None
-        joined = wiring.pair("joined", 2 * hidden)
+        joined = wiring.activations("joined", 2 * hidden)
         add(t.NORM, wiring.norm(self._text.final_norm, self.previous, self.given))
         add(t.EMBED, wiring.embed(self._text.embedding))
         add(t.ROTARY, wiring.rotary(self._config.attention))
@@ -144,13 +145,13 @@ class MtpTable(LayerTable):
     def _take(self) -> None:
         """Keys and values alone: the queries that ``append`` also turns are whatever lies there."""
         wiring, layer = self.wiring, self._weights.layer
-        x = wiring.pair("normed", self._config.hidden)
+        x = wiring.activations("normed", self._config.hidden)
         self._builder.add(t.NORM, wiring.norm(layer.input_norm, x))
         self.keys_alone(self._place, layer, x)
 
     def _draft(self, vocabulary: int) -> None:
         wiring, config = self.wiring, self._config
-        self.layer(self._place, self._weights.layer, wiring.pair("normed", config.hidden))
+        self.layer(self._place, self._weights.layer, wiring.activations("normed", config.hidden))
         self._builder.add(t.NORM, wiring.norm(self._weights.final_norm, self.final))
         self._builder.linear(wiring.segments(self._weights.head, self.final, self.logits))
         slices = -(-vocabulary // select.SLICE)

@@ -32,7 +32,7 @@ from ninfer.fast.program.round import RoundRunner
 from ninfer.fast.program.script import Operations, Script
 from ninfer.fast.program.text import TextTable
 from ninfer.fast.program.weights import Matrix
-from ninfer.fast.program.wiring import Pair, Wiring
+from ninfer.fast.program.wiring import Activations, Wiring
 from ninfer.model.config import MoeConfig
 
 # Up to here reading stored weights once for every four columns is cheaper than decoding them into tiles
@@ -64,14 +64,13 @@ class PrefillTable:
         wiring: Wiring,
         weights: TextWeights,
         threads: int,
-        activations: str = "float32",
     ) -> None:
         self._wiring, self._config = wiring, wiring.config
         self._script = Script(builder)
         self.experts = self._expert_decoder(weights, threads)
         widest = max(matrix.width for matrix in _matrices(weights))
-        self._products = Products(self._script, wiring.rows, widest, threads, activations == "bf16")
-        self._normed = wiring.pair("normed", self._config.hidden)
+        self._products = Products(self._script, wiring, widest, threads, wiring.rounded)
+        self._normed = wiring.activations("normed", self._config.hidden)
         self._script.operation(t.EMBED, wiring.embed(weights.embedding))
         if self._config.attention is not None:
             self._script.operation(t.ROTARY, wiring.rotary(self._config.attention))
@@ -92,7 +91,7 @@ class PrefillTable:
             return
         assert weights.mlp is not None
         product = self._gated("mlp", weights.mlp)
-        self._products.multiply([(weights.mlp.down, 0)], product.natural, self._wiring.hidden, adds=True)
+        self._products.multiply([(weights.mlp.down, 0)], product, self._wiring.hidden, adds=True)
 
     def _together(self, name: str, matrices: dict[str, tuple[Matrix, ...]]) -> None:
         """One product of the normed rows; each name is a buffer of its matrices' columns side by side."""
@@ -103,7 +102,7 @@ class PrefillTable:
             for matrix in parts:
                 members.append((matrix, column))
                 column += matrix.rows
-        self._products.multiply(members, self._normed.natural, target)
+        self._products.multiply(members, self._normed, target)
 
     def _attention(self, layer: int, weights: AttentionWeights) -> None:
         config, wiring = self._config.attention, self._wiring
@@ -113,8 +112,8 @@ class PrefillTable:
         descriptor = wiring.chunk_attention(layer, weights, config)
         self._script.operation(t.APPEND, descriptor)
         self._script.operation(t.ATTEND_CHUNK, descriptor)
-        attended = wiring.pair("attended", weights.output.columns)
-        self._products.multiply([(weights.output, 0)], attended.natural, wiring.hidden, adds=True)
+        attended = wiring.activations("attended", weights.output.columns)
+        self._products.multiply([(weights.output, 0)], attended, wiring.hidden, adds=True)
 
     def _delta_net(self, layer: int, weights: GdnWeights) -> None:
         config, wiring = self._config.gdn, self._wiring
@@ -125,10 +124,10 @@ class PrefillTable:
         descriptor = wiring.delta_net(layer, weights, config)
         self._script.operation(t.CONVOLVE, descriptor)
         self._script.operation(t.RECUR, descriptor)
-        mixed = wiring.pair("mixed", weights.output.columns)
-        self._products.multiply([(weights.output, 0)], mixed.natural, wiring.hidden, adds=True)
+        mixed = wiring.activations("mixed", weights.output.columns)
+        self._products.multiply([(weights.output, 0)], mixed, wiring.hidden, adds=True)
 
-    def _gated(self, name: str, matrices: GatedMatrices) -> Pair:
+    def _gated(self, name: str, matrices: GatedMatrices) -> Activations:
         """SiLU(gate x) ⊙ up x of the normed rows."""
         parts = {f"{name}_gate": matrices.gate, f"{name}_up": matrices.up}
         if matrices.gate.rows % STEP == 0:
@@ -136,9 +135,9 @@ class PrefillTable:
         else:  # whole steps are read of each: they must not run into each other
             for buffer, matrix in parts.items():
                 target = self._wiring.workspace.buffer(buffer, matrix.rows)
-                self._products.multiply([(matrix, 0)], self._normed.natural, target)
+                self._products.multiply([(matrix, 0)], self._normed, target)
         self._script.operation(t.SWIGLU, self._wiring.swiglu(name, matrices.gate.rows))
-        return self._wiring.pair(f"{name}_product", matrices.gate.rows)
+        return self._wiring.activations(f"{name}_product", matrices.gate.rows)
 
     # --- experts -----------------------------------------------------------------------------------
 
@@ -158,7 +157,7 @@ class PrefillTable:
         script.operation(t.ROUTE, wiring.experts(layer, weights, config, self._normed))
         product = self._gated("shared_mlp", weights.shared)
         shared = wiring.workspace.buffer("shared", self._config.hidden)
-        self._products.multiply([(weights.shared.down, 0)], product.natural, shared)
+        self._products.multiply([(weights.shared.down, 0)], product, shared)
         size = (wiring.rows, config.experts_per_token)
         choice, strengths = (wiring.array(name, 0, None).reshape(size) for name in ("choice", "strengths"))
         score = wiring.workspace.buffer("shared_score", 1)

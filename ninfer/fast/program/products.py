@@ -1,24 +1,24 @@
-"""Matrix products of a chunk: stored weights decoded tile by tile, then the platform's GEMM.
+"""Matrix products of a chunk.
 
-Matrices that read the same rows become one product, whose columns lie side by side in one buffer. A tile is
-decoded right before it is read; rows of weights that are bfloat16 already are multiplied where they lie when
-activations are bfloat16 too.
+Matrices that read the same rows become one product, whose columns lie side by side in one buffer. bf16 words
+are multiplied where they lie, by the ``linear`` of rounds; other formats are decoded tile by tile, each right
+before the platform's GEMM reads it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ninfer.fast.ops.embedding import contract as embedding
 from ninfer.fast.ops.linear import formats
+from ninfer.fast.ops.linear.contract import ADD, STORE
 from ninfer.fast.program import table as t
-from ninfer.fast.program.script import Multiply, Round, RoundedMultiply, Script
+from ninfer.fast.program.script import Multiply, RoundedMultiply, Script
 from ninfer.fast.program.weights import Matrix, Segment
-from ninfer.fast.program.wiring import Descriptor
+from ninfer.fast.program.wiring import Activations, Descriptor, Wiring
 from ninfer.fast.program.workspace import Buffer
 
 # Bytes of decoded weights that one product reads: they should still be in cache when it starts.
@@ -31,60 +31,54 @@ Member = tuple[Matrix, int]
 
 
 class Products:
-    """Appends products to ``script``; ``rows`` is the longest chunk, ``widest`` the largest K.
+    """Appends products to ``script`` over the buffers of ``wiring``; ``widest`` is the largest K.
 
     Owns the memory that the steps work in: it must live as long as they do.
     """
 
-    def __init__(self, script: Script, rows: int, widest: int, threads: int, is_bf16: bool) -> None:
-        self._script, self._rows, self._is_bf16 = script, rows, is_bf16
+    def __init__(self, script: Script, wiring: Wiring, widest: int, threads: int, is_bf16: bool) -> None:
+        self._script, self._wiring, self._is_bf16 = script, wiring, is_bf16
         kind = torch.bfloat16 if is_bf16 else torch.float32
         self._tile = torch.zeros(max(TILE_BYTES // 4, 64 * widest), dtype=kind)
         self._scratch = torch.zeros(threads, widest)
-        self._rounded: dict[int, Tensor] = {}
         self._memory = torch.zeros(0, dtype=kind)
-        self._products: list[int] = []
 
-    def multiply(self, members: Sequence[Member], x: Buffer, y: Buffer, adds: bool = False) -> None:
+    def multiply(self, members: Sequence[Member], x: Activations, y: Buffer, adds: bool = False) -> None:
         """y[:, column:] = x Wᵀ (or +=) of every member; all have one width."""
+        if all(segment.format == formats.BF16 for matrix, _ in members for segment in matrix.segments):
+            mode, segments = ADD if adds else STORE, self._wiring.segments
+            self._script.linear([one for matrix, at in members for one in segments(matrix, x, y, at, mode)])
+            return
         (width,) = {matrix.width for matrix, _ in members}
-        source = torch.from_numpy(x.array)[:, :width]
-        if self._is_bf16:
-            source = self._round(source, width)
-        target = torch.from_numpy(y.array)
+        source, target = self._source(x, width), torch.from_numpy(y.array)
         for tile in self._tiles(members, width):
             first, rows = tile[0][3], sum(count for _, _, count, _ in tile)
             weights = self._weights(tile, rows, width)
             self._append(source, weights.T, target[:, first : first + rows], adds)
 
+    def _source(self, x: Activations, width: int) -> Tensor:
+        if x.rounded is None:
+            return torch.from_numpy(x.natural.array)[:, :width]
+        return torch.from_numpy(x.rounded.array).view(torch.bfloat16)[:, :width]
+
     def _append(self, x: Tensor, weights: Tensor, y: Tensor, adds: bool) -> None:
         if not self._is_bf16:
             self._script.step(Multiply(x, weights, y, adds))
             return
-        size = self._rows * y.shape[1]
+        size = len(y) * y.shape[1]
         if self._memory.numel() < size:
             self._memory = torch.zeros(size, dtype=torch.bfloat16)
         self._script.step(RoundedMultiply(x, weights, y, adds, self._memory))
 
-    def _round(self, source: Tensor, width: int) -> Tensor:
-        if width not in self._rounded:
-            self._rounded[width] = torch.zeros(self._rows, width, dtype=torch.bfloat16)
-        self._script.step(Round(source, self._rounded[width]))
-        return self._rounded[width]
-
     def _tiles(self, members: Sequence[Member], width: int) -> Iterator[list[Piece]]:
-        """Consecutive columns, as many as the tile holds; what needs no decoding is a tile of its own."""
+        """Consecutive columns, as many as the tile holds."""
         room = max(64, self._tile.numel() // width // 64 * 64)
         tile: list[Piece] = []
         free = room
-        for piece in _pieces(members):
-            segment, begin, rows, column = piece
-            if tile and (column != tile[-1][3] + tile[-1][2] or self._is_direct(segment)):
+        for segment, begin, rows, column in _pieces(members):
+            if tile and column != tile[-1][3] + tile[-1][2]:
                 yield tile
                 tile, free = [], room
-            if self._is_direct(segment):
-                yield [piece]
-                continue
             while rows:
                 taken = min(rows, free)
                 tile.append((segment, begin, taken, column))
@@ -95,16 +89,8 @@ class Products:
         if tile:
             yield tile
 
-    def _is_direct(self, segment: Segment) -> bool:
-        return self._is_bf16 and segment.format == formats.BF16
-
     def _weights(self, tile: Sequence[Piece], rows: int, width: int) -> Tensor:
-        """The tile's weights [rows, width], decoded by operations appended here where need be."""
-        segment, begin, _, _ = tile[0]
-        if self._is_direct(segment):
-            words = segment.keep[0]
-            first = (segment.base - words.ctypes.data) // segment.base_stride + begin
-            return torch.from_numpy(words[first : first + rows].view(np.int16)).view(torch.bfloat16)
+        """The tile's weights [rows, width], decoded by operations appended here."""
         weights = self._tile[: rows * width].view(rows, width)
         place = 0
         for segment, begin, count, _ in tile:

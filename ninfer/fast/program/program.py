@@ -61,6 +61,11 @@ class ProgramOptions:
     verified: int = MAX_COLUMNS
 
     @property
+    def rounds_inputs(self) -> bool:
+        """Whether products read their inputs as bf16."""
+        return self.activations == "bf16"
+
+    @property
     def columns(self) -> int:
         """Columns of the widest round that draws: every lane's one, or a verification's."""
         return max(self.lanes, self.verified)
@@ -134,9 +139,19 @@ class Program:
             builder,
             options.columns,
             options.verified > 0,
+            options.rounds_inputs,
         )
-        wiring = Wiring(config, self.states, self.pages, options.prefill_chunk, options.threads, 1, False)
-        prefill_table = PrefillTable(builder, wiring, weights, options.threads, options.activations)
+        wiring = Wiring(
+            config,
+            self.states,
+            self.pages,
+            options.prefill_chunk,
+            options.threads,
+            1,
+            False,
+            options.rounds_inputs,
+        )
+        prefill_table = PrefillTable(builder, wiring, weights, options.threads)
         head = load_mtp_weights(loader, config, weights, options.proposal_head) if options.mtp else None
         mtp_table = None if head is None else self._mtp_table(head, weights, builder)
         self._runner = RoundRunner(builder.build(), options.threads, options.prefill_chunk)
@@ -157,7 +172,17 @@ class Program:
         assert self.pages is not None, "a head's config has attention members"
         options = self.options
         sizes = (options.max_context, options.vocabulary, options.threads)
-        return MtpTable(self.config, head, weights, self.states, self.pages, *sizes, builder, options.lanes)
+        return MtpTable(
+            self.config,
+            head,
+            weights,
+            self.states,
+            self.pages,
+            *sizes,
+            builder,
+            options.lanes,
+            options.rounds_inputs,
+        )
 
     # --- lanes -------------------------------------------------------------------------------------
 

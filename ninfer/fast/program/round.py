@@ -55,7 +55,7 @@ def _post_semaphore(e: Emitter, semaphore: Any) -> None:
 @part
 def _task_count(opcode, d, segments, rows, row_count, blocks, block_count):
     if opcode == t.LINEAR:
-        return linear.task_count(segments, d[0], d[1])
+        return linear.task_count(segments, d[0], d[1], row_count)
     if opcode == t.APPEND:
         return row_count * d[attention_contract.KV_HEADS]
     if opcode == t.ATTEND:

@@ -70,18 +70,6 @@ class RoundedMultiply:
             y.copy_(product)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Round:
-    """``target`` = ``source`` in the target's type."""
-
-    source: Tensor
-    target: Tensor
-
-    def run(self, count: int) -> None:
-        """Convert the first ``count`` rows."""
-        self.target[:count].copy_(self.source[:count])
-
-
 class Script:
     """Collects steps in order; operations go to the end of ``builder``'s table."""
 
@@ -93,6 +81,10 @@ class Script:
     def operation(self, opcode: int, descriptor: Sequence[int]) -> None:
         """Append one operation of the table."""
         self._builder.add(opcode, descriptor)
+
+    def linear(self, segments: Sequence[Sequence[int]]) -> None:
+        """Append one ``linear`` of the table."""
+        self._builder.linear(segments)
 
     def step(self, step: Step) -> None:
         """Append something else; what was appended before comes first."""

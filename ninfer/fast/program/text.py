@@ -50,12 +50,13 @@ class TextTable(LayerTable):
         builder: t.TableBuilder,
         columns: int = MAX_COLUMNS,
         verifies: bool = True,
+        rounded: bool = False,
     ) -> None:
         splits = -(-max_context // SPLIT_TOKENS)
-        wiring = Wiring(config, states, pages, MAX_COLUMNS, threads, splits)
+        wiring = Wiring(config, states, pages, MAX_COLUMNS, threads, splits, rounded=rounded)
         super().__init__(config, wiring, builder)
         self._weights, self.columns = weights, columns
-        self.final = self.wiring.pair("final", config.hidden, columns)
+        self.final = self.wiring.activations("final", config.hidden, columns)
         self.logits = self.wiring.workspace.buffer("logits", config.vocab, columns)
         self.drawn = self.wiring.array("drawn", columns, np.int64)
         self.pending = pending_table(self.wiring, columns)
@@ -85,7 +86,7 @@ class TextTable(LayerTable):
         add(t.EMBED, wiring.embed(self._weights.embedding))
         if self._config.attention is not None:
             add(t.ROTARY, wiring.rotary(self._config.attention))
-        x = wiring.pair("normed", self._config.hidden)
+        x = wiring.activations("normed", self._config.hidden)
         for layer, weights in enumerate(self._weights.layers):
             self.layer(layer, weights, x, recorded)
 

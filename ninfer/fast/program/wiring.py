@@ -31,15 +31,21 @@ Descriptor = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """The same activations in natural order and with even lanes first within 32."""
+class Activations:
+    """Rows in natural order; where something reads them so, with even lanes first within 32, and as bf16."""
 
     natural: Buffer
-    evens: Buffer
+    evens: Buffer | None = None
+    rounded: Buffer | None = None
 
-    def for_format(self, number: int) -> Buffer:
-        """The order in which a weight format reads them."""
-        return self.evens if number in formats.EVENS_FIRST else self.natural
+    def for_format(self, number: int) -> tuple[int, Buffer]:
+        """The arithmetic by which a stored format is multiplied, and the copy that it reads."""
+        if number == formats.BF16 and self.rounded is not None:
+            return formats.PAIRS, self.rounded
+        if number in formats.EVENS_FIRST:
+            assert self.evens is not None
+            return number, self.evens
+        return number, self.natural
 
 
 class Wiring:
@@ -54,29 +60,34 @@ class Wiring:
         threads: int,
         max_splits: int,
         permuted: bool = True,
+        rounded: bool = False,
     ) -> None:
-        """``permuted``: whether anything reads activations with even lanes first (prefill does not)."""
+        """Whether activations are read with even lanes first (``permuted``) and as bf16 (``rounded``)."""
         self.config, self.rows = config, rows
         self.workspace = Workspace(rows)
         self.hidden = self.workspace.buffer("hidden", config.hidden)
         self._states, self._pages = states, pages
-        self._threads, self._max_splits, self._permuted = threads, max_splits, permuted
+        self._threads, self._max_splits = threads, max_splits
+        self._permuted, self.rounded = permuted, rounded
         self._eps = int(np.float32(config.rms_eps).view(np.int32))
         self._arrays: dict[str, npt.NDArray[Any]] = {}
 
-    def pair(self, name: str, columns: int, rows: int | None = None) -> Pair:
-        """Buffers ``name`` in both lane orders; where nobody reads the second it is the first."""
-        natural = self.workspace.buffer(name, columns, rows)
-        if not self._permuted:
-            return Pair(natural, natural)
-        return Pair(natural, self.workspace.buffer(f"{name}_evens", columns, rows))
-
-    def _outputs(self, pair: Pair, offset: int = 0) -> tuple[int, int, int, int]:
-        """Address and stride in natural order from column ``offset``, then with even lanes first or 0."""
-        natural, evens = (
-            (buffer.address + 4 * offset, buffer.stride) for buffer in (pair.natural, pair.evens)
+    def activations(self, name: str, columns: int, rows: int | None = None) -> Activations:
+        """The buffer ``name`` and its copies, as far as anybody reads them."""
+        buffer = self.workspace.buffer
+        return Activations(
+            buffer(name, columns, rows),
+            buffer(f"{name}_evens", columns, rows) if self._permuted else None,
+            buffer(f"{name}_rounded", padded(columns) // 2, rows) if self.rounded else None,
         )
-        return (*natural, *(evens if self._permuted else (0, 0)))
+
+    @staticmethod
+    def _outputs(x: Activations, offset: int = 0) -> Descriptor:
+        """Address and stride from column ``offset`` of every copy in contract order; 0 for none."""
+        fields: list[int] = []
+        for buffer, size in ((x.natural, 4), (x.evens, 4), (x.rounded, 2)):
+            fields += (0, 0) if buffer is None else (buffer.address + size * offset, buffer.stride)
+        return tuple(fields)
 
     def array(self, name: str, count: int, dtype: Any) -> npt.NDArray[Any]:
         """The zeroed array ``name``, kept alive; operations of different layers share one by name."""
@@ -126,7 +137,7 @@ class Wiring:
     def norm(
         self,
         weight: npt.NDArray[np.float32],
-        target: Pair,
+        target: Activations,
         source: Buffer | None = None,
         offset: int = 0,
     ) -> Descriptor:
@@ -139,16 +150,16 @@ class Wiring:
         return (x.address, x.stride, *size, *self._outputs(target, offset))
 
     def segments(
-        self, matrix: Matrix, x: Pair, y: Buffer, offset: int = 0, mode: int = STORE
+        self, matrix: Matrix, x: Activations, y: Buffer, offset: int = 0, mode: int = STORE
     ) -> list[Descriptor]:
         """The linear segments of one matrix, writing from column ``offset`` of ``y``."""
         result: list[Descriptor] = []
         for segment in matrix.segments:
-            source = x.for_format(segment.format)
+            number, source = x.for_format(segment.format)
             planes = (segment.base, segment.base_stride, segment.high, segment.high_stride)
             scales = (segment.scale, segment.scale_stride)
             target = (source.address, source.stride, y.address + 4 * offset, y.stride, mode)
-            result.append((segment.format, segment.rows, matrix.width, *planes, *scales, *target))
+            result.append((number, segment.rows, matrix.width, *planes, *scales, *target))
             offset += segment.rows
         return result
 
@@ -171,7 +182,7 @@ class Wiring:
         size, pool = config.head_dim, self._pages.layers[layer]
         query, gate = (self.workspace.buffer(name, config.query_heads * size) for name in ("query", "gate"))
         key, value = (self.workspace.buffer(name, config.kv_heads * size) for name in ("key", "value"))
-        output = self.pair("attended", config.query_heads * size)
+        output = self.activations("attended", config.query_heads * size)
         return (
             *(query.address, query.stride, gate.address, gate.stride),
             *(key.address, value.address, key.stride),
@@ -200,7 +211,7 @@ class Wiring:
         gates = self.array(f"gates{records}", count * 2 * config.value_heads, np.float32)
         a, b = (self.workspace.buffer(name, config.value_heads) for name in ("a", "b"))
         z = self.workspace.buffer("z", config.value_heads * config.value_dim)
-        mixed = self.pair("mixed", config.value_heads * config.value_dim)
+        mixed = self.activations("mixed", config.value_heads * config.value_dim)
         state = config.key_dim * config.value_dim
         scratch = 4 * config.key_dim + 2 * config.value_dim + state
         kept = 0
@@ -223,10 +234,10 @@ class Wiring:
     def swiglu(self, name: str, width: int) -> Descriptor:
         """SiLU(``name``_gate) ⊙ ``name``_up → ``name``_product."""
         gate, up = (self.workspace.buffer(f"{name}_{part}", width) for part in ("gate", "up"))
-        product = self.pair(f"{name}_product", width)
+        product = self.activations(f"{name}_product", width)
         return (gate.address, up.address, gate.stride, padded(width), *self._outputs(product))
 
-    def experts(self, layer: int, weights: ExpertWeights, config: MoeConfig, x: Pair) -> Descriptor:
+    def experts(self, layer: int, weights: ExpertWeights, config: MoeConfig, x: Activations) -> Descriptor:
         """Route, expand and contract of one layer over router, shared_score and shared → hidden."""
         chosen = config.experts_per_token
         logits = self.workspace.buffer("router", config.experts)
@@ -239,7 +250,7 @@ class Wiring:
         strengths = self.array("strengths", self.rows * chosen, np.float32)
         width = weights.routed[0].down.width
         products = self.array("products", self.rows * chosen * width, np.float32)
-        source = x.evens if evens_in else x.natural
+        source = x.evens if evens_in and x.evens is not None else x.natural
         descriptor = (
             *(logits.address, logits.stride, config.experts, chosen),
             *(choice.ctypes.data, strengths.ctypes.data, table.ctypes.data),

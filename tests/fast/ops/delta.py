@@ -24,11 +24,11 @@ from ninfer.reference.ops.gdn_recurrent import gdn_recurrent
 from ninfer.reference.ops.l2_norm import l2_norm
 from tests.support.fast import (
     Array,
+    Copies,
     Floats,
     Poisoned,
     address,
     assert_same_bits,
-    evens_first,
     fields,
     float_bits,
     run,
@@ -118,7 +118,7 @@ class DeltaNet:
                 parts += [getattr(block.lane, name)[block.begin : block.end], parts[0]]
         u, a, b, z = (np.concatenate(inputs[name]).astype(np.float32) for name in "uabz")
         wide = config.value_heads * config.value_dim
-        y, evens = Poisoned(rows + gap, wide), Poisoned(rows + gap, wide)
+        y, copies = Poisoned(rows + gap, wide), Copies(rows + gap, wide)
         convolved = Poisoned(rows + gap, config.channels)
         gates = np.full((rows + gap + 1, config.value_heads, 2), np.nan, np.float32)
         scratch = np.full((threads, self.scratch_floats), np.nan, np.float32)
@@ -128,18 +128,18 @@ class DeltaNet:
             "U": address(u), "U_STRIDE": u.strides[0], "CONVOLVED": convolved.address,
             "CONVOLVED_STRIDE": convolved.stride, "A": address(a), "B": address(b), "AB_STRIDE": a.strides[0],
             "GATES": address(gates), "Z": address(z), "Z_STRIDE": z.strides[0], "Y": y.address,
-            "Y_STRIDE": y.stride, "PERMUTED": evens.address, "PERMUTED_STRIDE": evens.stride,
-            "SCRATCH": address(scratch), "SCRATCH_STRIDE": scratch.strides[0],
+            "Y_STRIDE": y.stride, "SCRATCH": address(scratch), "SCRATCH_STRIDE": scratch.strides[0],
+            **copies.fields,
         }  # fmt: skip
         descriptor = fields(c, **named, **self._fixed(blocks[0].lane))
         run([(CONVOLVE, descriptor), (RECUR, descriptor)], blocks=records, threads=threads)
-        for target in (y, evens, convolved):
+        for target in (y, convolved):
             target.check_margin()
         written = [row for first, count, *_ in records for row in range(first, first + count)]
         idle = sorted({*range(rows + gap)} - {*written})
         assert np.isnan(y.values[idle]).all()
         assert np.isnan(gates[-1]).all()
-        assert_same_bits(evens.values[written], evens_first(y.values[written]), "even lanes first")
+        copies.check(y.values[written], written)
         outputs = y.values[written].copy()
         if accept is not None:
             kept = [

@@ -108,7 +108,7 @@ def test_gates_from_shut_to_open() -> None:
     lane.gate[:] = np.random.default_rng(1).permuted(np.linspace(-90, 90, lane.gate.size)).reshape(64, -1)
     attending.place(lane)
     rows = [(lane, position) for position in range(64)]
-    found = attending.compute(rows, permuted=False)
+    found = attending.compute(rows, copied=False)
     assert_accurate("attention-gates", found, *attending.wanted(rows))
 
 

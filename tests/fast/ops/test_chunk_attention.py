@@ -24,7 +24,7 @@ def taken_in(attending: Attending, lane: Lane, cuts: Sequence[int], threads: int
     parts = []
     for begin, end in zip((0, *cuts[:-1]), cuts, strict=True):
         rows = [(lane, position) for position in range(begin, end)]
-        parts.append(attending.compute(rows, OPERATIONS, threads, permuted=threads == 1))
+        parts.append(attending.compute(rows, OPERATIONS, threads, copied=threads == 1))
     return np.concatenate(parts)
 
 

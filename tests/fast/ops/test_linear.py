@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ninfer.fast.ops.linear.contract import ADD, TASK_BYTES
 from ninfer.reference.ops.linear import linear
 from tests.support.fast import (
+    PAIRS,
     STORED_FORMATS,
     WIDTHS,
     Floats,
@@ -27,6 +28,7 @@ from tests.support.fast import (
     store,
 )
 
+FORMATS = (*STORED_FORMATS, PAIRS)
 # The last one has rows larger than a task.
 SHAPES = ((1, 64), (5, 130), (64, 192), (33, 1000), (300, 256), (7, 4096), (3, 17000))
 
@@ -53,14 +55,14 @@ def wide_case(format_name: str) -> tuple[Stored, Floats, Floats]:
     return matrix, x, np.concatenate([product(matrix, x[column : column + 1]) for column in range(64)])
 
 
-@pytest.mark.parametrize("format_name", STORED_FORMATS)
+@pytest.mark.parametrize("format_name", FORMATS)
 def test_error_is_that_of_float32(format_name: str) -> None:
     random = np.random.default_rng(1)
     found, plain, exact = [], [], []
     for rows, k in SHAPES:
         matrix, x = store(format_name, random_weights(random, rows, k)), activations(random, 64, k)
         found.append(product(matrix, x).T.ravel())
-        for side, result in zip((plain, exact), in_both(linear, x, matrix.decoded), strict=True):
+        for side, result in zip((plain, exact), in_both(linear, matrix.read(x), matrix.decoded), strict=True):
             side.append(result.T.ravel())
         zero = ~matrix.decoded.any(axis=1)
         assert rows < 3 or zero.any()
@@ -71,7 +73,7 @@ def test_error_is_that_of_float32(format_name: str) -> None:
         assert_accurate(f"linear-{format_name}-{shape}", *(side.reshape(-1, rows).T for side in case))
 
 
-@pytest.mark.parametrize("format_name", STORED_FORMATS)
+@pytest.mark.parametrize("format_name", FORMATS)
 def test_column_is_the_same_at_every_width_and_place(format_name: str) -> None:
     matrix, x, alone = wide_case(format_name)
     random = np.random.default_rng(2)
@@ -80,14 +82,14 @@ def test_column_is_the_same_at_every_width_and_place(format_name: str) -> None:
         assert_same_bits(product(matrix, x[chosen]), alone[chosen], f"width {width}")
 
 
-@pytest.mark.parametrize("format_name", STORED_FORMATS)
+@pytest.mark.parametrize("format_name", FORMATS)
 def test_row_slices_of_a_parent_are_its_rows(format_name: str) -> None:
     matrix, x, alone = wide_case(format_name)
     for begin, end in ((0, 1), (3, 9), (4, 5), (8, 9), (0, 9)):
         assert_same_bits(product(matrix, x[:5], (begin, end)), alone[:5, begin:end])
 
 
-@pytest.mark.parametrize("format_name", STORED_FORMATS)
+@pytest.mark.parametrize("format_name", FORMATS)
 def test_values_of_zero_weights_and_inputs_are_exact(format_name: str) -> None:
     """One weight or one input at a time: position by position, nothing is permuted or shifted."""
     k = 192
@@ -95,12 +97,12 @@ def test_values_of_zero_weights_and_inputs_are_exact(format_name: str) -> None:
     np.fill_diagonal(weights, np.arange(1, k + 1, dtype=np.float32) / 128)
     matrix = store(format_name, weights)
     x = np.arange(1, k + 1, dtype=np.float32)[None]
-    assert_same_bits(product(matrix, x), (np.diag(matrix.decoded) * x).astype(np.float32))
+    assert_same_bits(product(matrix, x), (np.diag(matrix.decoded) * matrix.read(x)).astype(np.float32))
 
 
 @given(
     widths=st.lists(st.sampled_from(WIDTHS), min_size=1, max_size=2),
-    names=st.lists(st.sampled_from(STORED_FORMATS), min_size=1, max_size=4),
+    names=st.lists(st.sampled_from(FORMATS), min_size=1, max_size=4),
     k=st.sampled_from((64, 130, 500, 1088)),
     threads=st.sampled_from((1, 2)),
     seed=st.integers(0, 2**32 - 1),
@@ -119,10 +121,10 @@ def test_segments_of_many_formats_in_one_call(
         for matrix, y in zip(matrices, ys, strict=True):
             y.check_margin()
             assert_same_bits(y.values, product(matrix, x))
-            np.testing.assert_allclose(y.values, x @ matrix.decoded.T, atol=1e-4)
+            np.testing.assert_allclose(y.values, matrix.read(x) @ matrix.decoded.T, atol=1e-4)
 
 
-@pytest.mark.parametrize("format_name", STORED_FORMATS)
+@pytest.mark.parametrize("format_name", FORMATS)
 def test_segments_larger_than_a_task(format_name: str) -> None:
     random = np.random.default_rng(3)
     matrix = store(format_name, random_weights(random, 700, 512))
@@ -133,7 +135,7 @@ def test_segments_larger_than_a_task(format_name: str) -> None:
     assert_same_bits(whole, np.concatenate(pieces, axis=1))
 
 
-@pytest.mark.parametrize("format_name", STORED_FORMATS)
+@pytest.mark.parametrize("format_name", FORMATS)
 def test_add_joins_the_residual(format_name: str) -> None:
     matrix, x, alone = wide_case(format_name)
     residual = np.random.default_rng(4).standard_normal((64, 9)).astype(np.float32)
@@ -146,7 +148,7 @@ def test_add_joins_the_residual(format_name: str) -> None:
         assert_same_bits(y.values, residual[:width] + alone[:width])
 
 
-@pytest.mark.parametrize("format_name", STORED_FORMATS)
+@pytest.mark.parametrize("format_name", FORMATS)
 def test_bad_column_stays_alone(format_name: str) -> None:
     matrix, x, alone = wide_case(format_name)
     for bad in (np.nan, np.inf):
@@ -154,3 +156,13 @@ def test_bad_column_stays_alone(format_name: str) -> None:
         spoiled[2] = bad
         good = [0, 1, 3, 4, 5, 6]
         assert_same_bits(product(matrix, spoiled)[good], alone[good])
+
+
+@pytest.mark.parametrize("format_name", ["bf16", PAIRS, "q4_g64_fp16"])
+def test_columns_beyond_a_rounds_are_computed_as_a_rounds_are(format_name: str) -> None:
+    """A prompt's chunk takes blocks of columns in turn, each a whole tile or not."""
+    random = np.random.default_rng(6)
+    matrix, x = store(format_name, random_weights(random, 70, 3000)), activations(random, 200, 3000)
+    alone = np.concatenate([product(matrix, x[begin : begin + 7]) for begin in range(0, 200, 7)])
+    for count in (65, 127, 128, 131, 200):
+        assert_same_bits(product(matrix, x[:count], threads=2), alone[:count], f"{count} columns")

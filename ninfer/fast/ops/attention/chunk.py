@@ -12,7 +12,7 @@ from ninfer.fast.ops.attention.pages import QUERIES, ask, attend_pages, page_scr
 from ninfer.fast.ops.attention.rows import gate_row, rotate
 from ninfer.fast.ops.compiled import part
 from ninfer.fast.ops.control import BLOCK_TABLE, POSITION
-from ninfer.fast.ops.permute import evens_first
+from ninfer.fast.ops.copies import copy_row
 from ninfer.fast.ops.views import copy, floats
 
 
@@ -57,5 +57,4 @@ def _finish(d, row, query, state):
         rotate(y, size)
     gate = d[c.GATE] + row * d[c.GATE_STRIDE] + 4 * query * size
     gate_row(y, gate, size, np.float32(1) / floats(state + 4 * size, 2)[1])
-    if d[c.PERMUTED]:
-        evens_first(y, d[c.PERMUTED] + row * d[c.PERMUTED_STRIDE] + 4 * query * size, size)
+    copy_row(d, c.PERMUTED, row, query * size, y, size)

@@ -54,10 +54,12 @@ PARTIAL_PADDING = 16
     Y_STRIDE,
     PERMUTED,
     PERMUTED_STRIDE,
+    ROUNDED,
+    ROUNDED_STRIDE,
     SCRATCH,
     SCRATCH_STRIDE,
     FIELDS,
-) = range(29)
+) = range(31)
 
 # Descriptor of the rotary table: inverse frequencies [pairs] float32, axis of each pair [pairs] int32.
 FREQUENCIES, PAIR_AXES, PAIRS, TABLE, TABLE_FIELDS = range(5)

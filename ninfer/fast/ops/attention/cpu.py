@@ -21,7 +21,7 @@ from ninfer.fast.ops.attention.rows import (
 )
 from ninfer.fast.ops.compiled import part
 from ninfer.fast.ops.control import AXIS_T, BLOCK_TABLE, PAGE_TOKENS, POSITION
-from ninfer.fast.ops.permute import evens_first
+from ninfer.fast.ops.copies import copy_row
 from ninfer.fast.ops.rms_norm.cpu import normalise
 from ninfer.fast.ops.views import clear, copy, floats, integers
 
@@ -184,5 +184,4 @@ def merge(d, rows, task):
         rotate(y, size)
     gate = d[c.GATE] + row * d[c.GATE_STRIDE] + 4 * query * size
     gate_row(y, gate, size, np.float32(1) / total)
-    if d[c.PERMUTED]:
-        evens_first(y, d[c.PERMUTED] + row * d[c.PERMUTED_STRIDE] + 4 * query * size, size)
+    copy_row(d, c.PERMUTED, row, query * size, y, size)

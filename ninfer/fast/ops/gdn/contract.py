@@ -45,11 +45,13 @@ from __future__ import annotations
     Y_STRIDE,
     PERMUTED,
     PERMUTED_STRIDE,
+    ROUNDED,
+    ROUNDED_STRIDE,
     SCRATCH,
     SCRATCH_STRIDE,
     KEPT,
     FIELDS,
-) = range(31)
+) = range(33)
 
 # Added to the sum of squares of q and k under the root.
 L2_EPS = 1e-6

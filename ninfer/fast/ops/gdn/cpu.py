@@ -9,8 +9,8 @@ import numpy as np
 
 from ninfer.fast.ops.compiled import part
 from ninfer.fast.ops.control import ALL, COLUMNS, COMMIT, FIRST_ROW, STATE
+from ninfer.fast.ops.copies import copy_row
 from ninfer.fast.ops.gdn import contract as c
-from ninfer.fast.ops.permute import evens_first
 from ninfer.fast.ops.vector import F32, I32, LANES, Emitter, kernel
 from ninfer.fast.ops.views import copy, floats
 
@@ -385,5 +385,4 @@ def norm_and_gate(e: Emitter, x: Any, weight: Any, z: Any, n: Any, eps_bits: Any
 def _gated_norm(d, row, head, out):
     size = d[c.VALUE_DIM]
     norm_and_gate(out, d[c.NORM], d[c.Z] + row * d[c.Z_STRIDE] + 4 * head * size, size, d[c.EPS_BITS])
-    if d[c.PERMUTED]:
-        evens_first(out, d[c.PERMUTED] + row * d[c.PERMUTED_STRIDE] + 4 * head * size, size)
+    copy_row(d, c.PERMUTED, row, head * size, out, size)

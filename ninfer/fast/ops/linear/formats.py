@@ -19,6 +19,8 @@ STEP = 64  # weights per K step; every resident row is padded to a multiple
 
 # Format numbers of the segment table (ninfer/fast/program/segments.py).
 F32, BF16, Q8, Q6, Q5, Q4, FP8, NVFP4 = range(8)
+# bf16 words that meet activations rounded to bf16; no stored format of its own.
+PAIRS = 8
 NAMES = {
     "fp32": F32,
     "bf16": BF16,

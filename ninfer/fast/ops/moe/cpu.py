@@ -7,10 +7,10 @@ import math
 import numpy as np
 
 from ninfer.fast.ops.compiled import part
+from ninfer.fast.ops.copies import evens_first
 from ninfer.fast.ops.linear.contract import SEGMENT_FIELDS
 from ninfer.fast.ops.linear.cpu import run_rows
 from ninfer.fast.ops.moe import contract as c
-from ninfer.fast.ops.permute import evens_first
 from ninfer.fast.ops.swiglu.cpu import product
 from ninfer.fast.ops.views import clear, floats, longs
 

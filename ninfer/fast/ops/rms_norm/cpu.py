@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ninfer.fast.ops.compiled import part
-from ninfer.fast.ops.permute import evens_first
+from ninfer.fast.ops.copies import copy_row
 from ninfer.fast.ops.rms_norm.contract import (
     EPS_BITS,
     PERMUTED,
-    PERMUTED_STRIDE,
     WEIGHT,
     X_STRIDE,
     Y_STRIDE,
@@ -41,5 +40,4 @@ def run_task(d, task):
     """Row ``task``."""
     y = d[Y] + task * d[Y_STRIDE]
     normalise(d[X] + task * d[X_STRIDE], d[WEIGHT], y, d[N], d[EPS_BITS])
-    if d[PERMUTED]:
-        evens_first(y, d[PERMUTED] + task * d[PERMUTED_STRIDE], d[N])
+    copy_row(d, PERMUTED, task, 0, y, d[N])

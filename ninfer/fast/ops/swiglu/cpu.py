@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ninfer.fast.ops.compiled import part
-from ninfer.fast.ops.permute import evens_first
-from ninfer.fast.ops.swiglu.contract import GATE, PERMUTED, PERMUTED_STRIDE, STRIDE, UP, Y_STRIDE, N, Y
+from ninfer.fast.ops.copies import copy_row
+from ninfer.fast.ops.swiglu.contract import GATE, PERMUTED, STRIDE, UP, Y_STRIDE, N, Y
 from ninfer.fast.ops.vector import Emitter, kernel
 
 TASK_ELEMENTS = 1024
@@ -35,5 +35,4 @@ def run_task(d, task):
     count = min(TASK_ELEMENTS, d[N] - begin)
     source, y = row * d[STRIDE] + 4 * begin, d[Y] + row * d[Y_STRIDE] + 4 * begin
     product(d[GATE] + source, d[UP] + source, y, count)
-    if d[PERMUTED]:
-        evens_first(y, d[PERMUTED] + row * d[PERMUTED_STRIDE] + 4 * begin, count)
+    copy_row(d, PERMUTED, row, begin, y, count)
