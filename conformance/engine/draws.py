@@ -93,6 +93,7 @@ class EngineDraw:
     lanes: int
     pages: int
     threads: int
+    activations: str = "float32"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

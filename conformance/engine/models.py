@@ -46,6 +46,7 @@ class Model:
             prefill_chunk=engine.chunk,
             threads=engine.threads,
             vocabulary=VOCABULARY,
+            activations=engine.activations,
             snapshot_slots=snapshot_slots,
         )
         with Artifact.open(self.path) as artifact:

@@ -69,7 +69,7 @@ class PrefillTable:
         self._script = Script(builder)
         self.experts = self._expert_decoder(weights, threads)
         widest = max(matrix.width for matrix in _matrices(weights))
-        self._products = Products(self._script, wiring, widest, threads, wiring.rounded)
+        self._products = Products(self._script, widest, threads, wiring.rounded)
         self._normed = wiring.activations("normed", self._config.hidden)
         self._script.operation(t.EMBED, wiring.embed(weights.embedding))
         if self._config.attention is not None:

@@ -31,13 +31,13 @@ Member = tuple[Matrix, int]
 
 
 class Products:
-    """Appends products to ``script`` over the buffers of ``wiring``; ``widest`` is the largest K.
+    """Appends products to ``script``; ``widest`` is the largest K.
 
     Owns the memory that the steps work in: it must live as long as they do.
     """
 
-    def __init__(self, script: Script, wiring: Wiring, widest: int, threads: int, is_bf16: bool) -> None:
-        self._script, self._wiring, self._is_bf16 = script, wiring, is_bf16
+    def __init__(self, script: Script, widest: int, threads: int, is_bf16: bool) -> None:
+        self._script, self._is_bf16 = script, is_bf16
         kind = torch.bfloat16 if is_bf16 else torch.float32
         self._tile = torch.zeros(max(TILE_BYTES // 4, 64 * widest), dtype=kind)
         self._scratch = torch.zeros(threads, widest)
@@ -46,7 +46,7 @@ class Products:
     def multiply(self, members: Sequence[Member], x: Activations, y: Buffer, adds: bool = False) -> None:
         """y[:, column:] = x Wᵀ (or +=) of every member; all have one width."""
         if all(segment.format == formats.BF16 for matrix, _ in members for segment in matrix.segments):
-            mode, segments = ADD if adds else STORE, self._wiring.segments
+            mode, segments = ADD if adds else STORE, Wiring.segments
             self._script.linear([one for matrix, at in members for one in segments(matrix, x, y, at, mode)])
             return
         (width,) = {matrix.width for matrix, _ in members}

@@ -41,10 +41,10 @@ Counts = npt.NDArray[np.int32]
 class ProgramOptions:
     """Sizes fixed at start-up. ``pages`` of 64 tokens; ``vocabulary`` ids may be drawn.
 
-    ``snapshot_slots`` state images lie beyond those of the lanes. ``activations`` bf16 rounds the inputs and
-    outputs of prefill's matrix products, nothing else. ``mtp`` loads the prediction head, with
-    ``proposal_head`` as its output head. ``verified`` is the most columns of one verification; with 0 there
-    is none.
+    ``snapshot_slots`` state images lie beyond those of the lanes. ``activations`` bf16 rounds the inputs of
+    products with bf16 weights, and of other weights the inputs and results in prompts beyond a round's width.
+    ``mtp`` loads the prediction head, with ``proposal_head`` as its output head. ``verified`` is the most
+    columns of one verification; with 0 there is none.
     """
 
     lanes: int

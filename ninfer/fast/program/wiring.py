@@ -149,8 +149,9 @@ class Wiring:
         size = (weight.ctypes.data, self.config.hidden, self._eps)
         return (x.address, x.stride, *size, *self._outputs(target, offset))
 
+    @staticmethod
     def segments(
-        self, matrix: Matrix, x: Activations, y: Buffer, offset: int = 0, mode: int = STORE
+        matrix: Matrix, x: Activations, y: Buffer, offset: int = 0, mode: int = STORE
     ) -> list[Descriptor]:
         """The linear segments of one matrix, writing from column ``offset`` of ``y``."""
         result: list[Descriptor] = []

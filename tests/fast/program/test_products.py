@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
@@ -12,11 +14,13 @@ from ninfer.fast.program.round import RoundRunner
 from ninfer.fast.program.script import Operations, Script
 from ninfer.fast.program.table import TableBuilder
 from ninfer.fast.program.weights import Matrix, Segment
+from ninfer.fast.program.wiring import Activations
 from ninfer.fast.program.workspace import Buffer, aligned_zeros
-from tests.support.fast import Array, Floats, Stored, padded, padded_rows, random_weights, store
+from tests.support.fast import Array, Floats, Stored, bf16_words, padded, padded_rows, random_weights, store
 
 ROWS, COLUMNS = 9, 200
 PARTS = (("bf16", 70), ("q4_g64_fp16", 130), ("fp32", 3), ("q8_g32_fp16", 64), ("bf16", 1))
+WORDS = (("bf16", 70), ("bf16", 31), ("bf16", 3))
 
 
 def segment(stored: Stored) -> Segment:
@@ -24,10 +28,7 @@ def segment(stored: Stored) -> Segment:
     base, high, scale = (
         (planes.get(name, 0), planes.get(f"{name}_STRIDE", 0)) for name in ("BASE", "HIGH", "SCALE")
     )
-    words = tuple(stored.planes.values())
-    if stored.format == "bf16":
-        words = (stored.planes["words"].view(np.uint16),)
-    return Segment(stored.number, len(stored.decoded), *base, *high, *scale, words)
+    return Segment(stored.number, len(stored.decoded), *base, *high, *scale, tuple(stored.planes.values()))
 
 
 def buffer(columns: int) -> Buffer:
@@ -35,13 +36,13 @@ def buffer(columns: int) -> Buffer:
 
 
 class Problem:
-    """Five matrices, the second of two segments, their products side by side behind a gap."""
+    """Matrices of ``parts``, the first of two segments, their products side by side behind a gap."""
 
     gap = 5
 
-    def __init__(self) -> None:
+    def __init__(self, parts: Sequence[tuple[str, int]], is_bf16: bool) -> None:
         random = np.random.default_rng(5)
-        self.stored = [store(name, random_weights(random, rows, COLUMNS)) for name, rows in PARTS]
+        self.stored = [store(name, random_weights(random, rows, COLUMNS)) for name, rows in parts]
         first, second, *others = (segment(stored) for stored in self.stored)
         groups = [(first, second), *((part,) for part in others)]
         self.members, column = list[tuple[Matrix, int]](), self.gap
@@ -51,6 +52,11 @@ class Problem:
             column += rows
         self.x, self.y = buffer(COLUMNS), buffer(column)
         self.x.array[:, :COLUMNS] = random.standard_normal((ROWS, COLUMNS))
+        rounded = None
+        if is_bf16:
+            rounded = buffer(padded(COLUMNS) // 2)
+            rounded.array.view(np.uint16)[:, : padded(COLUMNS)] = bf16_words(self.x.array)
+        self.activations = Activations(self.x, rounded=rounded)
         self.y.array[:] = self.start = random.standard_normal(self.y.array.shape).astype(np.float32)
         self.weights: Floats = np.concatenate([padded_rows(stored.decoded) for stored in self.stored])
 
@@ -58,14 +64,14 @@ class Problem:
         """The first ``count`` rows of y, and nothing else, change."""
         builder = TableBuilder()
         script = Script(builder)
-        owner = Products(script, ROWS, padded(COLUMNS), 2, is_bf16)
-        owner.multiply(self.members, self.x, self.y, adds)
+        owner = Products(script, padded(COLUMNS), 2, is_bf16)
+        owner.multiply(self.members, self.activations, self.y, adds)
         steps = script.build()
         runner = RoundRunner(builder.build(), 2)
         with torch.inference_mode():
             for step in steps:
                 if isinstance(step, Operations):
-                    runner.run(step.begin, step.end, 0, 0)
+                    runner.run(step.begin, step.end, count, 0)
                 else:
                     step.run(count)
         runner.close()
@@ -79,11 +85,13 @@ class Problem:
 @pytest.mark.parametrize("tile_bytes", [1, 100 * 4 * 256, 1 << 22])
 @pytest.mark.parametrize("adds", [False, True])
 @pytest.mark.parametrize(("is_bf16", "limit"), [(False, 1e-5), (True, 1e-2)])
+@pytest.mark.parametrize("parts", [PARTS, WORDS], ids=["mixed", "bf16"])
 def test_products_are_those_of_the_decoded_weights(
-    tile_bytes: int, adds: bool, is_bf16: bool, limit: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    parts: Sequence[tuple[str, int]], tile_bytes: int, adds: bool, is_bf16: bool, limit: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     monkeypatch.setattr(products, "TILE_BYTES", tile_bytes)
-    problem = Problem()
+    problem = Problem(parts, is_bf16)
     for count in (ROWS, 1, 4):
         problem.y.array[:] = problem.start
         found = problem.run(count, is_bf16, adds)

@@ -18,7 +18,15 @@ from tests.support.nano import VOCABULARY
 Artifacts = Callable[..., Path]
 STEPS = 120
 PENALISED = SamplingParameters(1.2, 0.95, 20, 0.0, 1.5, 0.7, (5 << 32) + 3)
-MODELS = [("dense", "float32"), ("dense", "bf16"), ("dense", "int8"), ("dense", "k8v4"), ("moe", "float32")]
+MODELS = [
+    ("dense", "float32", "float32"),
+    ("dense", "bf16", "float32"),
+    ("dense", "int8", "float32"),
+    ("dense", "k8v4", "float32"),
+    ("moe", "float32", "float32"),
+    ("dense", "bf16", "bf16"),
+    ("moe", "bf16", "bf16"),
+]
 
 
 def committed_bytes(program: Program, lane: Lane) -> bytes:
@@ -52,14 +60,16 @@ def stepped(
 
 @pytest.mark.clause_early("EXEC-015", "HTTP-029", "NGRAM-013", "NGRAM-015")
 @pytest.mark.parametrize("sampling", [GREEDY, PENALISED], ids=["greedy", "penalised"])
-@pytest.mark.parametrize(("kind", "kv_format"), MODELS, ids=["-".join(model) for model in MODELS])
+@pytest.mark.parametrize(
+    ("kind", "kv_format", "activations"), MODELS, ids=["-".join(model) for model in MODELS]
+)
 def test_accepted_columns_equal_single_steps_and_rejected_ones_leave_nothing(
-    artifact: Artifacts, kind: str, kv_format: str, sampling: SamplingParameters
+    artifact: Artifacts, kind: str, kv_format: str, activations: str, sampling: SamplingParameters
 ) -> None:
     """Gate 2: lanes of different widths in one round, every number of accepted columns, every KV format."""
     lengths, widths = (50, 64, 130), (1, 16, 24)
     firsts = (3, 5, 7)
-    with opened(artifact(kind), kv_format=kv_format) as program:
+    with opened(artifact(kind), kv_format=kv_format, activations=activations) as program:
         wanted = []
         for seed, length in enumerate(lengths):
             lane, _ = taken_in(program, prompt(seed, length), 256)

@@ -46,9 +46,20 @@ Sums = list[list[Variable]]
 class Arithmetic(Protocol):
     """How the products of a K step are made and added."""
 
-    accumulators: int  # vectors that an element's products are spread over
-    rows_at_once: int  # of a tile
-    step_bytes: int  # of the base plane in a step
+    @property
+    def accumulators(self) -> int:
+        """Vectors that an element's products are spread over."""
+        ...
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows of a tile that a pass over K takes."""
+        ...
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of a step in the base plane."""
+        ...
 
     def step(
         self, e: Emitter, rows: Sequence[formats.Planes], columns: Sequence[Any], index: Any,
