@@ -5,7 +5,7 @@ Owns the draw's history (counts), the output session and the end of the answer. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -39,6 +39,7 @@ class Turn:
         self._prompt_tokens = prompt_tokens
         self._room = room
         self._vocabulary = vocabulary
+        self._stop_ids = frozenset(() if request.ignore_stop_tokens else request.stop_token_ids)
         self.counts = np.zeros(vocabulary, dtype=np.int32)
         self._channel: Channel = request.initial_channel
         self._unpublished: list[int] = []
@@ -106,7 +107,7 @@ class Turn:
             self.first = at
         if forced is not None:
             return self._insert(token, forced)
-        if token in self._request.stop_token_ids and not self._request.ignore_stop_tokens:
+        if token in self._stop_ids:
             self.stop_token, self.reason = token, "stop"
             return iter(())
         self._unpublished.append(token)
@@ -116,6 +117,36 @@ class Turn:
         elif self.committed == self._room:
             self.reason = "length"
         return self._publish(step.deltas)
+
+    def commit_text(self, tokens: Sequence[int], at: float) -> tuple[list[int], list[Delta]]:
+        """Take in those of ``tokens`` from the first on that are nothing but text of the answer.
+
+        They are committed as by ``commit`` one by one, and what they publish is one delta. None of them is
+        where ``commit`` has more to see to: thinking, a stop id, what may begin a stop string, a forced id.
+        """
+        if self.reason is not None or self.forced is not None:
+            return [], []
+        count = min(len(tokens), self.left)
+        if not self._stop_ids.isdisjoint(tokens):
+            count = min(count, next(place for place, token in enumerate(tokens) if token in self._stop_ids))
+        run = list(tokens[:count])
+        pieces = self._session.push_text(run)
+        if not run or pieces is None:
+            return [], []
+        if self.committed == 0:
+            self.first = at
+        self.last = at
+        np.add.at(self.counts, run, 1)
+        # The delta tells of the ids up to the last one with text; those after it wait for theirs.
+        told = next((place for place in range(count, 0, -1) if pieces[place - 1]), 0)
+        self.committed += told
+        self._unpublished += run[:told]
+        deltas = list(self._publish([("content", "".join(pieces))])) if told else []
+        self.committed += count - told
+        self._unpublished += run[told:]
+        if self.committed == self._room:
+            self.reason = "length"
+        return run, deltas
 
     def _insert(self, token: int, forced: int) -> Iterator[Delta]:
         """A forced id: it never ends an answer, and there is room for one more after the last of them."""

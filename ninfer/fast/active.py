@@ -60,8 +60,10 @@ class Active:
     def took(self, tokens: Sequence[int]) -> None:
         """These were committed; the last one is not yet taken in."""
         self.token = tokens[-1]
-        for token in tokens:
-            self.lineage.content.append(token)
+        if len(tokens) == 1:  # an ordinary round: by far the most frequent
+            self.lineage.content.append(tokens[0])
+        else:
+            self.lineage.content.extend(tokens)
 
     @property
     def prompt(self) -> int:

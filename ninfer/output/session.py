@@ -92,6 +92,25 @@ class OutputSession:
             consumed += 1
         return OutputStep(_merged(published), self._matcher.matched, consumed)
 
+    def push_text(self, token_ids: Sequence[int]) -> list[str] | None:
+        """As one ``push`` per id, where all that these can do is publish content: what each of them adds.
+
+        None: they may do more, or fail; then none of them was taken in.
+        """
+        # Whatever is in this channel stays there, and nothing that goes before it is held.
+        if self._matched_channel != "content":
+            return None
+        state, decode, token_bytes = self._decoder.getstate(), self._decoder.decode, self._token_bytes
+        try:
+            pieces = [decode(token_bytes(token_id)) for token_id in token_ids]
+        except Exception:  # the id that fails is met when it is pushed by itself
+            self._decoder.setstate(state)
+            return None
+        if not self._matcher.passes("".join(pieces)):
+            self._decoder.setstate(state)
+            return None
+        return pieces
+
     def insert(self, token_ids: Sequence[int]) -> OutputStep:
         """Add committed ids that the model did not choose: no stop string is looked for in their text."""
         held = (self._matched_channel, self._matcher.flush())

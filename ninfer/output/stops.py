@@ -64,6 +64,12 @@ class StopMatcher:
         stop, count = self._holding()
         return stop[:count]
 
+    def passes(self, text: str) -> bool:
+        """Whether ``feed`` would return just this: nothing is held and no stop begins in it."""
+        if self._first is None:
+            return True
+        return self.matched is None and not any(self._progress) and self._first.search(text) is None
+
     def feed(self, text: str) -> str:
         """Add text; returns what can be published. After a match the text ends before the stop."""
         if self._first is None:

@@ -114,3 +114,25 @@ def test_a_cancelled_turn_tells_everything_it_committed(tokens: list[int], at: i
     found = outcome(turn, deltas)
     assert (found.reason, found.published) == ("cancelled", tuple(tokens[:at]))
     assert found.text["content"] == b"".join(TEXTS[t] for t in tokens[:at]).decode(errors="replace")
+
+
+def test_a_run_of_text_is_one_delta_and_every_token_is_told_in_it() -> None:
+    turn = Turn(generation("1"), TEXTS.__getitem__, 3, 99, len(TEXTS))
+    tokens, deltas = turn.commit_text([0, 1, 2, 6], 1.0)
+    assert tokens == [0, 1, 2, 6]
+    assert [(delta.text, delta.token_ids, delta.committed) for delta in deltas] == [("abab", (0, 1, 2), 3)]
+    tokens, deltas = turn.commit_text([7, 0, STOP_ID], 2.0)
+    assert [(delta.text, delta.token_ids, delta.committed) for delta in deltas] == [
+        ("€a<end>", (6, 7, 0, STOP_ID), 7)
+    ]
+
+
+def test_what_is_more_than_text_is_left_to_single_commits() -> None:
+    request = generation("1", stops=("stop",), stop_token_ids=(STOP_ID,))
+    turn = Turn(request, TEXTS.__getitem__, 3, 5, len(TEXTS))
+    assert turn.commit_text([0, STOP_ID, 1], 1.0)[0] == [0], "up to a stop id"
+    assert turn.commit_text([0, 4], 1.0) == ([], []), "a stop string may begin in it"
+    assert turn.commit_text([0] * 9, 1.0)[0] == [0] * 4, "as far as there is room"
+    assert turn.reason == "length"
+    thinking = Turn(generation("2", initial_channel="reasoning"), TEXTS.__getitem__, 3, 9, len(TEXTS))
+    assert thinking.commit_text([0, 1], 1.0) == ([], [])

@@ -334,7 +334,7 @@ def traced(
     )
 
 
-def accept(turn: Turn, drafts: Tokens, drawn: Sequence[int] | Tokens, at: float) -> tuple[list[int], Settled]:
+def accept(turn: Turn, drafts: Tokens, drawn: Tokens, at: float) -> tuple[list[int], Settled]:
     """Commit the target's draws to the turn, as long as each draft was one; the tokens committed.
 
     ``drafts`` [n], ``drawn`` [n + 1]; ``at`` is the time. Where the turn says what must come, that is
@@ -344,18 +344,31 @@ def accept(turn: Turn, drafts: Tokens, drawn: Sequence[int] | Tokens, at: float)
     tokens: list[int] = []
     deltas: list[Delta] = []
     try:
-        for column in range(len(drawn)):
+        tokens, deltas = turn.commit_text(agreed(drafts, drawn), at)
+        while not tokens or _goes_on(turn, drafts, tokens):
+            column = len(tokens)
             forced = turn.forced
             if column and forced is None and drawn[column] < 0:
                 break  # no token: the next round meets it in its first column
             token = check_drawn(int(drawn[column])) if forced is None else forced
             deltas += turn.commit(token, at)
             tokens.append(token)
-            if turn.reason is not None or column == len(drafts) or drafts[column] != token:
-                break
     except Exception as error:
         return tokens, Settled(len(tokens), _joined(deltas), error)
     return tokens, Settled(len(tokens), _joined(deltas))
+
+
+def agreed(drafts: Tokens, drawn: Tokens) -> list[int]:
+    """The draws up to the first that is not its draft's, as far as they are tokens."""
+    differ = np.flatnonzero(drawn[:-1] != drafts)
+    tokens: list[int] = drawn[: 1 + (int(differ[0]) if len(differ) else len(drafts))].tolist()
+    return tokens if tokens[-1] >= 0 else tokens[:-1]
+
+
+def _goes_on(turn: Turn, drafts: Tokens, tokens: list[int]) -> bool:
+    """Whether the draw after ``tokens`` counts: the newest was drafted, and it is not the last."""
+    count = len(tokens)
+    return turn.reason is None and count <= len(drafts) and bool(drafts[count - 1] == tokens[-1])
 
 
 def _joined(deltas: list[Delta]) -> list[Delta]:

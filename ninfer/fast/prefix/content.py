@@ -6,7 +6,7 @@ Identity is exact: 64 token ids and the key of every media item in or before the
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,9 +44,21 @@ class Content:
     def append(self, token: int) -> None:
         """One more committed token."""
         if self._length == len(self._tokens):
-            self._tokens = np.concatenate([self._tokens, np.empty(max(256, self._length // 2), np.int32)])
+            self._grow(1)
         self._tokens[self._length] = token
         self._length += 1
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """As ``append`` of each."""
+        end = self._length + len(tokens)
+        if end > len(self._tokens):
+            self._grow(len(tokens))
+        self._tokens[self._length : end] = tokens
+        self._length = end
+
+    def _grow(self, least: int) -> None:
+        more = np.empty(max(256, self._length // 2, least), np.int32)
+        self._tokens = np.concatenate([self._tokens[: self._length], more])
 
     def tokens(self, begin: int, end: int) -> Tokens:
         """Ids of the places ``begin..end``; a view."""

@@ -265,9 +265,14 @@ def test_costs_follow_what_chunks_take() -> None:
 
 def test_content_grows() -> None:
     content = Content(tokens(1, tail=3))
-    for token in range(1000):
+    for token in range(0, 1000, 8):
         content.append(token)
+        content.extend(range(token + 1, token + 8))
     assert len(content) == 1067
+    assert content.tokens(67, 1067).tolist() == list(range(1000))
+    other = Content(tokens(1, tail=3))
+    other.extend(range(1000))
+    assert other.tokens(0, 1067).tolist() == content.tokens(0, 1067).tolist()
     assert content.tokens(66, 70).tolist() == [9, 0, 1, 2]
     assert content.tail(66) == np.array([9, 9], np.int32).tobytes()
     assert content.block(0) == np.full(64, 1, np.int32).tobytes()
