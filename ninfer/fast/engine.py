@@ -289,6 +289,8 @@ class FastWorker:
             if active.ticket.phase is not Phase.DONE:
                 self._residents.release(active, whole=False)
                 self._report_statistics()
+                for delta in active.turn.close():  # what was drawn reaches the client, whatever fails
+                    self._publish(delta)
                 self._publish(failed_event(active.request.id, error))
 
     def _report_statistics(self) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ninfer.artifact import Artifact
-from ninfer.engine.events import Finished, Progress, RequestEvent, Started, Usage
+from ninfer.engine.events import Delta, Finished, Progress, RequestEvent, Started, Usage
 from ninfer.engine.requests import GenerationRequest
 from ninfer.engine.settings import DraftSettings, EngineSettings
 from ninfer.engine.statistics import EngineResources
@@ -127,25 +127,14 @@ class ReferenceEngine:
         hidden = yield from self._prefill(request.id, tokens, positions, state, cancelled, drafting)
         # Rotary positions go on from the largest one: media spans fewer positions than tokens.
         shift = int(positions.max()) + 1 - len(tokens)
-        first = last = self._clock()
-        if hidden is None:
-            turn.cancel()
-        while hidden is not None and turn.reason is None:
-            token = turn.draw(self._logits(hidden)) if turn.forced is None else turn.forced
-            last = self._clock()
-            deltas = turn.commit(token, last)
-            first = last if turn.committed == 1 else first
-            yield from deltas
-            if drafting is not None:
-                drafting.committed(token, len(tokens) + turn.committed - 1, turn)
-            if turn.reason is None and cancelled():
-                turn.cancel()
-            if turn.reason is None:
-                position = torch.full((3, 1), state.length + shift)
-                hidden = self._model.forward(torch.tensor([token]), position, state)
-                if drafting is not None:
-                    drafting.took(torch.tensor([token]), position, hidden)
+        prefilled = self._clock()
+        try:
+            yield from self._decode(turn, hidden, state, shift, cancelled, drafting)
+        except Exception:  # what was drawn reaches the client, whatever fails
+            yield from turn.close()
+            raise
         yield from turn.close()
+        first = turn.first if turn.committed else prefilled
         assert turn.reason is not None
         usage = Usage(
             prompt_tokens=len(tokens),
@@ -153,7 +142,7 @@ class ReferenceEngine:
             completion_tokens=turn.committed,
             reasoning_tokens=turn.reasoning_tokens,
             prefill_s=first - began,
-            decode_s=last - first,
+            decode_s=turn.last - turn.first,
             time_to_first_token_s=queue_s + first - began,
             draft=None if drafting is None else drafting.tally.usage,
         )
@@ -207,6 +196,31 @@ class ReferenceEngine:
             hidden = rows[-1:]
             yield Progress(request_id, len(tokens), 0, state.length, self._clock() - began)
         return None if cancelled() else hidden
+
+    def _decode(
+        self,
+        turn: Turn,
+        hidden: Tensor | None,
+        state: State,
+        shift: int,
+        cancelled: Callable[[], bool],
+        drafting: Drafting | None,
+    ) -> Iterator[Delta]:
+        """Token by token from the prompt's last row (None: it was cancelled) to the end of the answer."""
+        if hidden is None:
+            turn.cancel()
+        while hidden is not None and turn.reason is None:
+            token = turn.draw(self._logits(hidden)) if turn.forced is None else turn.forced
+            yield from turn.commit(token, self._clock())
+            if drafting is not None:
+                drafting.committed(token, state.length, turn)
+            if turn.reason is None and cancelled():
+                turn.cancel()
+            if turn.reason is None:
+                position = torch.full((3, 1), state.length + shift)
+                hidden = self._model.forward(torch.tensor([token]), position, state)
+                if drafting is not None:
+                    drafting.took(torch.tensor([token]), position, hidden)
 
     def _logits(self, hidden: Tensor) -> Logits:
         """The logits [V] of the last row as the draw takes them."""

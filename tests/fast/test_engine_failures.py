@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ninfer.engine.events import Failed
+from ninfer.engine.events import Delta, Failed
 from ninfer.engine.worker import DeviceLost
 from ninfer.fast.engine import RECOVERIES, EngineEnded
 from tests.fast.fake_program import (
@@ -136,6 +136,22 @@ def test_text_that_was_drawn_comes_before_the_failure_of_its_own_round(
     bench.run()
     assert failure(bench.of(1)) == "internal_error"
     assert token_ids(bench.of(1)) == whole_answer(1, 3)
+
+
+def test_text_held_for_a_stop_string_comes_before_a_failure() -> None:
+    """The whole answer so far may be the beginning of a stop string: it is told when it can become none."""
+    bench = Bench()
+    text = "".join(chr(ord("a") + token) for token in whole_answer(1, 9))
+    bench.submit(1, max_tokens=9, stops=(f"{text[:8]}!",))
+    for _ in range(4):
+        bench.worker.step()
+    assert token_ids(bench.of(1)) == []
+    bench.program.fault = fault_at("round", 1)
+    bench.run()
+    assert failure(bench.of(1)) == "insufficient_memory"
+    (held,) = [event for event in bench.of(1) if isinstance(event, Delta)]
+    assert held.text == text[: held.committed]
+    assert list(held.token_ids) == whole_answer(1, held.committed) != []
 
 
 def failing(bench: Bench, count: int, kind: str = "prefill") -> None:

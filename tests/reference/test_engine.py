@@ -13,6 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from ninfer.artifact import Artifact, ArtifactPlan, ArtifactWriter, Component, PlannedTensor
+from ninfer.engine.events import Delta
 from ninfer.engine.settings import EngineSettings
 from ninfer.errors import ArtifactError, EngineError, RequestError
 from ninfer.model.config import parse_text_config
@@ -288,6 +289,32 @@ def test_a_model_that_returns_nonsense_fails_its_request(dense_artifact: Path) -
     with pytest.raises(EngineError) as failure:
         run(broken, request(PROMPT))
     assert failure.value.code == "internal_error"
+
+
+def test_text_held_for_a_stop_string_comes_before_a_failure(
+    engine: ReferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(engine, request(PROMPT, max_tokens=8))
+    logits, left = engine._logits, [5]
+
+    def fail_at_last(hidden: torch.Tensor) -> np.ndarray:
+        left[0] -= 1
+        if left[0] == 0:
+            raise AssertionError("ours")
+        return logits(hidden)
+
+    monkeypatch.setattr(engine, "_logits", fail_at_last)
+    asked, told = request(PROMPT, max_tokens=8, stops=(f"{whole.text()}!",)), list[Delta]()
+
+    def answer() -> None:
+        for event in engine.generate(asked, lambda: False, 0.0):
+            if isinstance(event, Delta):
+                told.append(event)
+
+    with pytest.raises(AssertionError, match="ours"):
+        answer()
+    assert [token for delta in told for token in delta.token_ids] == whole.ids[:4]
+    assert whole.text().startswith("".join(delta.text for delta in told))
 
 
 def test_what_is_no_artifact_is_refused(tmp_path: Path) -> None:
