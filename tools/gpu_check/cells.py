@@ -2,7 +2,7 @@
 
     python -m tools.gpu_check.cells 27B:bf16 35B-A3B:bf16 27B:q4 [--contexts 0,8192,65536] [--json out.json]
 
-A round is timed as the worker runs it: control filled, uploaded, two graphs, one download. Fractions are of
+A round is timed as the worker runs it: control filled, two graphs, one wait. Fractions are of
 the rate at which this device copies (bytes read and written), measured in the same run. A lane stands at its
 context over pages of random keys; nothing is prefilled for that.
 """

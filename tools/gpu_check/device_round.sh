@@ -1,10 +1,11 @@
 #!/bin/sh
 # What a change of a GPU kernel needs on a device: laws and the campaign of two formats, then times.
 #
-#     OUT=folder sh tools/gpu_check/device_round.sh [checks] [times] [tiles] [final] [proof]
+#     OUT=folder sh tools/gpu_check/device_round.sh [checks] [times] [tiles] [final] [copies] [proof]
 #
 # Checks run beside each other, times alone. Without arguments: checks, times and tiles; "final" are the cells of
-# the targets, "proof" the op table, every law, fault and case. Each run has a limit.
+# the targets, "copies" rounds of copies and their laws, "proof" the op table, every law, fault and case. Each run
+# has a limit.
 set -u
 OUT=${OUT:-/tmp/device-out} SITE=${SITE:-/tmp/device-site} WHEELS=${WHEELS:-.wheels}
 mkdir -p "$OUT"
@@ -51,8 +52,18 @@ for part in "$@"; do
         run 80 bf16 tools.gpu_check.cells 27B:bf16 --contexts 0,8192,65536 --profile --json "$OUT/bf16.json"
         run 40 nvfp4 tools.gpu_check.cells 27B:nvfp4 --contexts 8192 --batches 1 --verify "" --profile \
             --json "$OUT/nvfp4.json"
-        run 32 copies tools.gpu_check.speculation cell --size 27B --widths 15,31
+        run 90 copies tools.gpu_check.speculation cell --size 27B --widths 15,31
         tail -n 60 "$OUT/bf16.log" "$OUT/nvfp4.log" "$OUT/copies.log" | cut -c1-200
+        ;;
+    copies)
+        run 60 ops_carry tools.gpu_check.ops --only carry --only rows --only select
+        run 120 copies tools.gpu_check.speculation cell --size 27B --widths 15,31
+        run 120 copies_penalties tools.gpu_check.speculation cell --size 27B --widths 15,31 --penalties --default-mode
+        run 60 verify_laws tools.gpu_check.speculation laws --sizes heads &
+        run 60 verify_default tools.gpu_check.speculation laws --sizes heads --default-mode &
+        run 60 worker tools.gpu_check.worker --only speculation &
+        wait
+        tail -n 14 "$OUT"/ops_carry.log "$OUT"/copies*.log "$OUT"/verify_*.log "$OUT"/worker.log | cut -c1-400
         ;;
     proof)
         # Alone and first: its processes take as much memory as there is.

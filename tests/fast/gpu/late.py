@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from ninfer.fast.program.gpu.device import Waiter
+from ninfer.fast.program.gpu.program import GpuProgram
 
 
 class LateDevice(Waiter):
@@ -25,3 +26,16 @@ class LateDevice(Waiter):
         while self._launched:
             self._launched.pop(0)()
         super().wait()
+
+
+def make_late(program: GpuProgram) -> None:
+    """From now on let what graphs hold run at the program's waits; what it launches otherwise runs at once."""
+    waiter, device = program._waiter, LateDevice()
+    waits = waiter.wait
+
+    def wait() -> None:
+        device.wait()
+        waits()
+
+    waiter.wait = wait  # type: ignore[method-assign]
+    program._graphs.run = lambda key, launch: device.launch(launch)  # type: ignore[method-assign]

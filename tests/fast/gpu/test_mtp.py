@@ -17,6 +17,7 @@ from ninfer.fast.program.program import Program, ProgramOptions, Row, Sampler
 from ninfer.fast.program.verify import Block
 from ninfer.sampling.draw import select_token
 from ninfer.sampling.parameters import SamplingParameters
+from tests.fast.gpu.late import make_late
 from tests.fast.gpu.programs import small_artifact, small_program
 from tests.support.nano import VOCABULARY
 
@@ -128,7 +129,7 @@ class Script:
 
 @pytest.mark.timeout(300)
 def test_drafts_are_those_of_the_cpu_program(tmp_path: Path) -> None:
-    """Every draft and every token of the same script."""
+    """Every draft and every token of the same script; a round's launches run as late as on a device."""
     path, config = small_artifact(tmp_path)
     options = ProgramOptions(
         lanes=2, max_context=CONTEXT, pages=2, kv_format="bf16", prefill_chunk=64, threads=1,
@@ -140,6 +141,7 @@ def test_drafts_are_those_of_the_cpu_program(tmp_path: Path) -> None:
     theirs.run()
     cpu.close()
     mine = Script(small_program(path, CONTEXT, mtp=True), theirs.following)
+    make_late(mine.program)
     mine.run()
     assert mine.outputs == theirs.outputs
     assert mine.drafts == theirs.drafts

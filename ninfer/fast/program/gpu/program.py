@@ -1,7 +1,7 @@
 """The program of a model on a GPU: what the worker sees, as ``ninfer.fast.program.program`` on CPUs.
 
-Owns every lane's memory on the device and the calls that compute. A round is one upload, two graphs and one
-download; nothing else waits for the device.
+Owns every lane's memory on the device and the calls that compute. A round is two graphs, which read and write
+memory of the host themselves, and one wait; nothing else waits for the device.
 """
 
 from __future__ import annotations
