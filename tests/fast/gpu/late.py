@@ -29,7 +29,7 @@ class LateDevice(Waiter):
 
 
 def make_late(program: GpuProgram) -> None:
-    """From now on let what graphs hold run at the program's waits; what it launches otherwise runs at once."""
+    """From now on let what graphs hold run at the program's waits; other launches run at once."""
     waiter, device = program._waiter, LateDevice()
     waits = waiter.wait
 

@@ -74,6 +74,16 @@ def test_a_table_is_told_once_of_all_pages_that_the_lane_has() -> None:
         assert not tables.mark(marks)
 
 
+def test_all_changes_of_a_table_before_a_launch_are_told() -> None:
+    control, marks = control_of(1), np.full((3, MARKS), -1, np.int32)
+    table = np.arange(20, 29, dtype=np.int32)
+    for held in (5, 9, 9):
+        control.set_table(0, table, held, held)
+    assert control._tables.mark(marks)
+    assert marks[0, :10].tolist() == [*range(9), -1]
+    assert marks[1, :9].tolist() == table.tolist()
+
+
 def seen(control: Control, row: int) -> dict[int, int]:
     """What a draw counts, before the drafts of its block: and what the draw itself adds stays."""
     words = control.words[row].tolist()
