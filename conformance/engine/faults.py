@@ -129,16 +129,22 @@ def rope_off_by_one(program: Program) -> None:
 def wrong_split_merge(program: Program) -> None:
     """Of the splits of a long context the last one is forgotten."""
     runner = program._runner
-    kept: list[int] = []
 
     def before(index: int, rows: int, blocks: int) -> None:
-        kept[:] = runner.rows[:rows, POSITION]
-        np.minimum(runner.rows[:rows, POSITION], attention.SPLIT_TOKENS - 1, out=runner.rows[:rows, POSITION])
+        d = runner.descriptors[index]
+        size, heads, splits = (
+            int(d[name]) for name in (attention.HEAD_DIM, attention.QUERY_HEADS, attention.MAX_SPLITS)
+        )
+        record = size + attention.PARTIAL_PADDING
+        partials = floats_at(int(d[attention.PARTIALS]), rows * heads * splits * record)
+        partials = partials.reshape(rows, heads, splits, record)
+        for row, place in enumerate(runner.rows[:rows, POSITION]):
+            last = int(place) // attention.SPLIT_TOKENS
+            if last > 0:
+                partials[row, :, last] = 0
+                partials[row, :, last, size] = -np.inf  # its largest score: a weight of nothing
 
-    def after(index: int, rows: int, blocks: int) -> None:
-        runner.rows[:rows, POSITION] = kept
-
-    around(program, t.MERGE, True, before, after)
+    around(program, t.MERGE, True, before, None)
 
 
 def neighbours_kv_scale(program: Program) -> None:

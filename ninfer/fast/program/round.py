@@ -38,6 +38,8 @@ from ninfer.fast.program import table as t
 CLAIM, DONE, ROUND, SLEEPERS, STOP, ROWS, BLOCKS, COMMAND_WORDS = range(0, 8 * LINE, LINE)
 # Some ten microseconds: longer than between the halves of a round, shorter than others could use the core.
 _SPINS_BEFORE_SLEEP = 1000
+# Claims of a thread in an operation whose tasks are short; the fewer, the longer the others wait at its end.
+_CLAIMS = 8
 # A semaphore of the C library is at most this large.
 _SEMAPHORE_WORDS = 16
 
@@ -61,7 +63,7 @@ def _task_count(opcode, d, segments, rows, row_count, blocks, block_count):
     if opcode == t.ATTEND:
         return attention.attend_tasks(d, rows, row_count)
     if opcode == t.MERGE:
-        return row_count * d[attention_contract.QUERY_HEADS]
+        return attention.merge_tasks(d, rows, row_count)
     if opcode == t.CONVOLVE:
         return gdn.conv_tasks(d, block_count)
     if opcode == t.RECUR or opcode == t.FOLD:
@@ -81,6 +83,15 @@ def _task_count(opcode, d, segments, rows, row_count, blocks, block_count):
     if opcode == t.SCAN:
         return row_count * select.slice_count(d)
     return row_count
+
+
+@part
+def _tasks_at_once(opcode, tasks, threads):
+    """How many tasks a thread claims: several of those that take no longer than a claim."""
+    short = opcode == t.NORM or opcode == t.APPEND or opcode == t.MERGE or opcode == t.SWIGLU
+    if short or opcode == t.EMBED or opcode == t.ROTARY:
+        return max(1, tasks // (_CLAIMS * threads))
+    return 1
 
 
 @part
@@ -159,14 +170,18 @@ def _work(
             claim = load_acquire(team + 8 * CLAIM)
             if (claim & TASK_MASK) >= (claim >> TASK_BITS & TASK_MASK):
                 break
-            claim = fetch_add(team + 8 * CLAIM, 1)
+            # What is seen here may be over by the next line; any number of tasks is a right one to take.
+            some = _tasks_at_once(opcodes[claim >> (2 * TASK_BITS)], claim >> TASK_BITS & TASK_MASK, threads)
+            claim = fetch_add(team + 8 * CLAIM, some)
             task, claimed = claim & TASK_MASK, claim >> (2 * TASK_BITS)
-            if task >= (claim >> TASK_BITS & TASK_MASK):
+            last = min(task + some, claim >> TASK_BITS & TASK_MASK)
+            if task >= last:
                 break
             # The leader waits for every claimed task, so nothing of this round changes under it.
             d, opcode = descriptors[claimed], opcodes[claimed]
-            _run_task(opcode, d, segments, rows, command[ROWS], blocks, samplers, task, thread)
-            fetch_add(team + 8 * DONE, 1)
+            for number in range(task, last):
+                _run_task(opcode, d, segments, rows, command[ROWS], blocks, samplers, number, thread)
+            fetch_add(team + 8 * DONE, last - task)
             took = True
         if leads:
             spins = np.int64(0)

@@ -22,7 +22,7 @@ from tests.support.fast import (
     table_of,
 )
 
-ROWS, HIDDEN, LAYERS = 16, 256, 4
+ROWS, HIDDEN, LAYERS = 48, 256, 4
 
 
 class Stream:

@@ -8,12 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from ninfer.fast.ops.attention import contract as c
-from ninfer.fast.ops.attention.pages import QUERIES, ask, attend_pages, page_scratch_floats
-from ninfer.fast.ops.attention.rows import gate_row, rotate
+from ninfer.fast.ops.attention.pages import QUERIES, ask, attend_pages, finish, page_scratch_floats
 from ninfer.fast.ops.compiled import part
 from ninfer.fast.ops.control import BLOCK_TABLE, POSITION
-from ninfer.fast.ops.copies import copy_row
-from ninfer.fast.ops.views import copy, floats
 
 
 def scratch_floats(head_dim: int) -> int:
@@ -44,17 +41,4 @@ def attend_chunk(d, rows, count, task, thread):
         ask(scratch, index, q, states + record * index, rows[row, POSITION], size)
     attend_pages(d, rows[first, BLOCK_TABLE], head, np.int64(0), taken * group, scratch)
     for index in range(taken * group):
-        _finish(d, first + index // group, head * group + index % group, states + record * index)
-
-
-@part
-def _finish(d, row, query, state):
-    """One row and query head: divide by the weights' sum and gate."""
-    size = d[c.HEAD_DIM]
-    y = d[c.Y] + row * d[c.Y_STRIDE] + 4 * query * size
-    copy(state, y, size)
-    if d[c.KV_FORMAT] >= c.ROTATED_VALUES:
-        rotate(y, size)
-    gate = d[c.GATE] + row * d[c.GATE_STRIDE] + 4 * query * size
-    gate_row(y, gate, size, np.float32(1) / floats(state + 4 * size, 2)[1])
-    copy_row(d, c.PERMUTED, row, query * size, y, size)
+        finish(d, first + index // group, head * group + index % group, states + record * index)

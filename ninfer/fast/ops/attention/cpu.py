@@ -8,10 +8,9 @@ import numpy as np
 
 from ninfer.fast.ops.attention import contract as c
 from ninfer.fast.ops.attention.narrow import store_narrow
-from ninfer.fast.ops.attention.pages import ask, attend_pages
+from ninfer.fast.ops.attention.pages import ask, attend_pages, finish
 from ninfer.fast.ops.attention.rows import (
     add_scaled,
-    gate_row,
     rotate,
     round_to_bf16,
     scale_row,
@@ -21,9 +20,8 @@ from ninfer.fast.ops.attention.rows import (
 )
 from ninfer.fast.ops.compiled import part
 from ninfer.fast.ops.control import AXIS_T, BLOCK_TABLE, PAGE_TOKENS, POSITION
-from ninfer.fast.ops.copies import copy_row
 from ninfer.fast.ops.rms_norm.cpu import normalise
-from ninfer.fast.ops.views import clear, copy, floats, integers
+from ninfer.fast.ops.views import copy, floats, integers
 
 
 @part
@@ -109,13 +107,19 @@ def split_count(position):
 
 
 @part
-def attend_tasks(d, rows, count):
-    """Tasks of ``attend`` for ``count`` rows; every group of them has the tasks of the longest."""
+def most_splits(rows, count):
+    """Splits of the longest of ``count`` rows."""
     splits = 1
     for row in range(count):
         splits = max(splits, split_count(rows[row, POSITION]))
+    return splits
+
+
+@part
+def attend_tasks(d, rows, count):
+    """Tasks of ``attend`` for ``count`` rows; every group of them has the tasks of the longest."""
     groups, _, _ = _group(d, rows, count, 0)
-    return groups * d[c.KV_HEADS] * splits
+    return groups * d[c.KV_HEADS] * most_splits(rows, count)
 
 
 @part
@@ -138,7 +142,10 @@ def _group(d, rows, count, wanted):
 
 @part
 def attend(d, rows, count, task, thread):
-    """A group of rows of one lane, KV head and split: partial results of the head's query group."""
+    """A group of rows of one lane, KV head and split: partial results of the head's query group.
+
+    Rows that have one split are finished; ``merge`` knows them by that.
+    """
     groups, _, _ = _group(d, rows, count, 0)
     _, row, end = _group(d, rows, count, task % groups)
     head = task // groups % d[c.KV_HEADS]
@@ -154,6 +161,10 @@ def attend(d, rows, count, task, thread):
                 ask(scratch, queries, q, _partial(d, index, member, split), limit, size)
                 queries += 1
     attend_pages(d, rows[row, BLOCK_TABLE], head, first, queries, scratch)
+    for index in range(row, end):
+        if split == 0 and split_count(rows[index, POSITION]) == 1:
+            for member in range(head * group, (head + 1) * group):
+                finish(d, index, member, _partial(d, index, member, split))
 
 
 @part
@@ -163,25 +174,30 @@ def _partial(d, row, query, split):
 
 
 @part
+def merge_tasks(d, rows, count):
+    """Tasks of ``merge`` for ``count`` rows: none where every row has one split."""
+    return count * d[c.QUERY_HEADS] if most_splits(rows, count) > 1 else 0
+
+
+@part
 def merge(d, rows, task):
-    """One row and query head: join its splits in order, normalise, gate."""
+    """One row and query head of several splits: join them in order, into the first one, and finish."""
     row, query = task // d[c.QUERY_HEADS], task % d[c.QUERY_HEADS]
-    size = d[c.HEAD_DIM]
-    splits = split_count(rows[row, POSITION])
+    splits, size = split_count(rows[row, POSITION]), d[c.HEAD_DIM]
+    if splits == 1:
+        return
     largest = np.float32(-np.inf)
     for split in range(splits):
         largest = max(largest, floats(_partial(d, row, query, split) + 4 * size, 1)[0])
-    y = d[c.Y] + row * d[c.Y_STRIDE] + 4 * query * size
-    clear(y, size)
-    total = np.float32(0)
+    joined, total = _partial(d, row, query, 0), np.float32(0)
     for split in range(splits):
         partial = _partial(d, row, query, split)
         state = floats(partial + 4 * size, 2)
         factor = np.float32(math.exp(state[0] - largest))
         total += factor * state[1]
-        add_scaled(partial, y, size, factor)
-    if d[c.KV_FORMAT] >= c.ROTATED_VALUES:
-        rotate(y, size)
-    gate = d[c.GATE] + row * d[c.GATE_STRIDE] + 4 * query * size
-    gate_row(y, gate, size, np.float32(1) / total)
-    copy_row(d, c.PERMUTED, row, query * size, y, size)
+        if split == 0:
+            scale_row(joined, size, factor)
+        else:
+            add_scaled(partial, joined, size, factor)
+    floats(joined + 4 * size, 2)[1] = total
+    finish(d, row, query, joined)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ninfer.fast.ops.attention import contract as c
 from ninfer.fast.ops.attention.narrow import expand_keys, expand_values
-from ninfer.fast.ops.attention.rows import expand_f16, expand_i8
+from ninfer.fast.ops.attention.rows import expand_f16, expand_i8, gate_row, rotate
 from ninfer.fast.ops.attention.tile import (
     ENTRY,
     QUERY,
@@ -24,7 +24,8 @@ from ninfer.fast.ops.attention.tile import (
 )
 from ninfer.fast.ops.compiled import part
 from ninfer.fast.ops.control import PAGE_TOKENS
-from ninfer.fast.ops.views import clear, floats, integers, longs
+from ninfer.fast.ops.copies import copy_row
+from ninfer.fast.ops.views import clear, copy, floats, integers, longs
 
 QUERIES = 64  # at most, of one task
 _ENTRIES = 8 * ENTRY * QUERIES  # bytes
@@ -68,6 +69,19 @@ def attend_pages(d, block_table, head, first, queries, scratch):
             index += 2
         if index < seeing:
             attend_one(shown + 8 * ENTRY * index, keys, page_values, size, scores)
+
+
+@part
+def finish(d, row, query, state):
+    """The output of one row and query head from its state: over the weights' sum, rotated back, gated."""
+    size = d[c.HEAD_DIM]
+    y = d[c.Y] + row * d[c.Y_STRIDE] + 4 * query * size
+    copy(state, y, size)
+    if d[c.KV_FORMAT] >= c.ROTATED_VALUES:
+        rotate(y, size)
+    gate = d[c.GATE] + row * d[c.GATE_STRIDE] + 4 * query * size
+    gate_row(y, gate, size, np.float32(1) / floats(state + 4 * size, 2)[1])
+    copy_row(d, c.PERMUTED, row, query * size, y, size)
 
 
 @part
