@@ -90,6 +90,11 @@ class Endless:
         self._sampler.counts[token] += 1
         return ()
 
+    def commit_text(self, tokens: Sequence[int], at: float) -> tuple[list[int], list[Any]]:
+        """As ``commit`` one by one."""
+        np.add.at(self._sampler.counts, tokens, 1)
+        return list(tokens), []
+
 
 @dataclass(slots=True, eq=False)
 class Member:
@@ -120,6 +125,9 @@ def one_round(program: GpuProgram, speculation: Speculation, member: Member) -> 
         speculation.ended(1, None, (1,))
     else:
         results = speculation.verify([member], proposals)
+        for result in results:
+            if result.error is not None:
+                raise result.error
         speculation.ended(1, proposals, [result.tokens for result in results])
 
 

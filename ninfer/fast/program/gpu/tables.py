@@ -78,7 +78,8 @@ class Tables:
         """
         known = self._known[index]
         least = min(pages, held)
-        if np.array_equal(known[:least], table[:least]) and (known[least:pages] == self._scratch).all():
+        same = (known[:least] == table[:least]).all()
+        if same and (least == pages or (known[least:pages] == self._scratch).all()):
             return
         held = min(held, len(known))
         end = max(pages, held)
