@@ -41,6 +41,19 @@ def test_rates_leave_out_the_first_token_and_prefill_is_split() -> None:
     assert found["acceptance"] == [(8, 10), (3, 10), (1, 10)]
 
 
+def test_a_whole_request_is_told_with_and_without_its_prompt_in_the_cache() -> None:
+    one = figures(9)
+    assert (one.members()["cached_request_speedup"], one.members()["cached_request_ms"]) == (None, None)
+    assert one.members()["request_ms"] == [2500, 1500]
+    assert " 1.67       - " in row(one)
+    draft = one.pairs[0][1].usage.draft
+    one.cached.append((answer(3.5, 129), answer(0.5, 129, draft, 64)))
+    found = one.members()
+    assert (found["request_speedup"], found["cached_request_speedup"]) == (2.5 / 1.5, 4)
+    assert (found["cached_computed_prefill_tokens"], found["cached_reused_tokens"]) == (80, 20)
+    assert " 1.67    4.00 " in row(one)
+
+
 def test_modes() -> None:
     assert draft_settings("mtp").tokens == 3
     assert draft_settings("mtp5a+31").copy_tokens == 31

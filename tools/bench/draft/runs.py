@@ -11,14 +11,18 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import structs
+
 from ninfer.artifact import Artifact
 from ninfer.engine.events import Delta, EngineEvent, Failed, Finished, Usage
 from ninfer.engine.requests import GenerationRequest
-from ninfer.engine.settings import DraftSettings, EngineSettings
+from ninfer.engine.settings import CacheSettings, DraftSettings, EngineSettings
 from ninfer.fast.draft.speculation import RoundTrace, Speculation
 from ninfer.fast.engine import FastWorker
+from ninfer.fast.memory.ledger import page_bytes
+from ninfer.fast.prefix.limits import CacheLimits
 from ninfer.fast.program.program import Program
-from ninfer.fast.start import open_speculation, resolve_options
+from ninfer.fast.start import cache_limits, open_speculation, resolve_options
 from ninfer.model.config import parse_text_config
 from ninfer.prompt import Tokenizer
 
@@ -46,9 +50,18 @@ class Answer:
 class Runner:
     """A worker over one program; questions one at a time."""
 
-    def __init__(self, program: Program, speculation: Speculation | None, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        program: Program,
+        speculation: Speculation | None,
+        tokenizer: Tokenizer,
+        limits: CacheLimits | None = None,
+    ) -> None:
         self._program, self.speculation = program, speculation
-        self._worker = FastWorker(program, tokenizer.token_bytes, self._note, speculation=speculation)
+        self._worker = FastWorker(
+            program, tokenizer.token_bytes, self._note, speculation=speculation, limits=limits,
+            page_bytes=page_bytes(program.config, program.options.kv_format, program.options.mtp),
+        )  # fmt: skip
         self._events: list[EngineEvent] = []
         self._compiled_s = 0.0
         run = program._runner.run
@@ -94,6 +107,10 @@ class Runner:
             host_s=host_s / max(1, steps),
         )
 
+    def prepare(self, request: GenerationRequest) -> None:
+        """Have the request's prompt in the prefix cache: it is asked for one token."""
+        self.answer(structs.replace(request, id=f"{request.id} before", max_tokens=1), traces=False)
+
     def _note(self, event: EngineEvent) -> None:
         if isinstance(event, Delta | Finished | Failed):
             self._events.append(event)
@@ -101,14 +118,23 @@ class Runner:
 
 @contextmanager
 def runner(
-    path: Path, tokenizer: Tokenizer, draft: DraftSettings | None, threads: int | None
+    path: Path,
+    tokenizer: Tokenizer,
+    draft: DraftSettings | None,
+    threads: int | None,
+    activations: str = "float32",
+    cache: bool = False,
 ) -> Iterator[Runner]:
-    """A program of its own, so that what drafting costs in prefill shows too."""
-    settings = EngineSettings("fast", str(path), MAX_CONTEXT, threads=threads, draft=draft)
+    """A program of its own, so that what drafting costs in prefill shows too; ``cache``: prompts are kept."""
+    settings = EngineSettings(
+        "fast", str(path), MAX_CONTEXT, threads=threads, activations=activations, draft=draft,
+        cache=CacheSettings(reuse=cache),
+    )  # fmt: skip
     with Artifact.open(path) as artifact:
         config = parse_text_config(artifact.directory.components["text"].config)
         options = resolve_options(settings, config, min(tokenizer.vocabulary_size, config.vocab))
         program = Program(artifact, config, options)
     with closing(program):
         program.warm_up()
-        yield Runner(program, open_speculation(draft, program, tokenizer.special_ids), tokenizer)
+        speculation = open_speculation(draft, program, tokenizer.special_ids)
+        yield Runner(program, speculation, tokenizer, cache_limits(settings, options.prefill_chunk))

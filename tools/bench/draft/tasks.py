@@ -23,6 +23,8 @@ KINDS: dict[str, tuple[tuple[str, ...], bool]] = {
     "prose": (("instruction", "fact", "unknown"), False),
     "thinking": (("sum", "lookup", "recall"), True),
 }
+# The kinds whose answers are copies of one length.
+COPIES = frozenset({"copy", "numbered"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ def tasks(tokenizer: Tokenizer, kind: str, count: int, length: tuple[int, int], 
         if (document.effort is not None) != thinking:
             continue
         answer = document.exchanges[-1].answer
-        if kind in ("copy", "numbered") and not length[0] <= len(tokenizer.encode(answer)) <= length[1]:
+        if kind in COPIES and not length[0] <= len(tokenizer.encode(answer)) <= length[1]:
             continue
         conversation = conversation_of(document)
         if kind == "numbered":
