@@ -25,7 +25,7 @@ from ninfer.fast.program.proposal import proposal_ids
 from ninfer.fast.program.round import RoundRunner
 from ninfer.fast.program.text import Range, pending_table
 from ninfer.fast.program.weights import Matrix, WeightLoader
-from ninfer.fast.program.wiring import Wiring
+from ninfer.fast.program.wiring import FLOATS, Reads, Wiring
 from ninfer.model.config import TextConfig
 from ninfer.model.parameters import mtp_parameters
 
@@ -108,10 +108,10 @@ class MtpTable(LayerTable):
         threads: int,
         builder: t.TableBuilder,
         lanes: int = MAX_COLUMNS,
-        rounded: bool = False,
+        reads: Reads = FLOATS,
     ) -> None:
         splits = -(-max_context // SPLIT_TOKENS)
-        wiring = Wiring(config, states, pages, MAX_COLUMNS, threads, splits, rounded=rounded)
+        wiring = Wiring(config, states, pages, MAX_COLUMNS, threads, splits, reads)
         super().__init__(config, wiring, builder)
         self._weights, self._text, self._lanes = weights, text, lanes
         self.given = wiring.workspace.buffer("given", config.hidden)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,18 @@ class TextWeights:
     layers: tuple[LayerWeights, ...]
     final_norm: Vector
     head: Matrix
+
+
+def matrices(weights: object) -> Iterator[Matrix]:
+    """Every matrix of some weights, however deep it stands."""
+    if isinstance(weights, Matrix):
+        yield weights
+    elif isinstance(weights, tuple):
+        for part in weights:
+            yield from matrices(part)
+    elif is_dataclass(weights):
+        for field in fields(weights):
+            yield from matrices(getattr(weights, field.name))
 
 
 def load_text_weights(loader: WeightLoader, config: TextConfig) -> TextWeights:

@@ -7,8 +7,7 @@ lane's image, so that decoding goes on where the chunk ended.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +25,7 @@ from ninfer.fast.program.parameters import (
     GdnWeights,
     LayerWeights,
     TextWeights,
+    matrices,
 )
 from ninfer.fast.program.products import Products
 from ninfer.fast.program.round import RoundRunner
@@ -68,8 +68,8 @@ class PrefillTable:
         self._wiring, self._config = wiring, wiring.config
         self._script = Script(builder)
         self.experts = self._expert_decoder(weights, threads)
-        widest = max(matrix.width for matrix in _matrices(weights))
-        self._products = Products(self._script, widest, threads, wiring.rounded)
+        widest = max(matrix.width for matrix in matrices(weights.layers))
+        self._products = Products(self._script, widest, threads, wiring.reads.rounded)
         self._normed = wiring.activations("normed", self._config.hidden)
         self._script.operation(t.EMBED, wiring.embed(weights.embedding))
         if self._config.attention is not None:
@@ -220,15 +220,3 @@ class Prefill:
         rows[:count, 5] = chunk.block_table.ctypes.data
         blocks[0] = (0, count, self._states.address(chunk.slot), 1)
         assert (rows.shape[1], blocks.shape[1]) == (ROW_FIELDS, BLOCK_FIELDS)
-
-
-def _matrices(weights: TextWeights) -> Iterator[Matrix]:
-    """Every matrix that prefill multiplies by, but the routed experts'."""
-    for layer in weights.layers:
-        parts: list[object] = [layer.attention, layer.gdn, layer.mlp, layer.experts]
-        if layer.experts is not None:
-            parts.append(layer.experts.shared)
-        for part in parts:
-            if is_dataclass(part):
-                values = (getattr(part, field.name) for field in fields(part))
-                yield from (value for value in values if isinstance(value, Matrix))

@@ -22,14 +22,14 @@ from ninfer.fast.ops.control import MAX_COLUMNS
 from ninfer.fast.ops.select.contract import DEAD_END, NOT_A_NUMBER
 from ninfer.fast.program.mtp import MtpRunner, MtpTable, MtpWeights, load_mtp_weights, mtp_layer
 from ninfer.fast.program.mtp_lanes import MtpLanes
-from ninfer.fast.program.parameters import TextWeights, load_text_weights
+from ninfer.fast.program.parameters import TextWeights, load_text_weights, matrices
 from ninfer.fast.program.prefill import Chunk, Prefill, PrefillTable
 from ninfer.fast.program.round import RoundRunner
 from ninfer.fast.program.table import TableBuilder
 from ninfer.fast.program.text import TextTable
 from ninfer.fast.program.verify import Block, Verifier
 from ninfer.fast.program.weights import LoadListener, WeightLoader
-from ninfer.fast.program.wiring import Wiring
+from ninfer.fast.program.wiring import Reads, Wiring
 from ninfer.model.config import TextConfig
 from ninfer.sampling.parameters import SamplingParameters
 
@@ -139,18 +139,11 @@ class Program:
             builder,
             options.columns,
             options.verified > 0,
-            options.rounds_inputs,
+            self._reads(weights),
         )
-        wiring = Wiring(
-            config,
-            self.states,
-            self.pages,
-            options.prefill_chunk,
-            options.threads,
-            1,
-            False,
-            options.rounds_inputs,
-        )
+        sizes = (options.prefill_chunk, options.threads, 1)
+        reads = Reads(evens=False, rounded=options.rounds_inputs)
+        wiring = Wiring(config, self.states, self.pages, *sizes, reads)
         prefill_table = PrefillTable(builder, wiring, weights, options.threads)
         head = load_mtp_weights(loader, config, weights, options.proposal_head) if options.mtp else None
         mtp_table = None if head is None else self._mtp_table(head, weights, builder)
@@ -168,21 +161,18 @@ class Program:
         if mtp_table is not None:
             self.workspace_bytes += mtp_table.wiring.bytes
 
+    def _reads(self, *weights: object) -> Reads:
+        """What rounds with these weights read."""
+        evens = any(matrix.evens_first for matrix in matrices(weights))
+        return Reads(evens, self.options.rounds_inputs)
+
     def _mtp_table(self, head: MtpWeights, weights: TextWeights, builder: TableBuilder) -> MtpTable:
         assert self.pages is not None, "a head's config has attention members"
         options = self.options
         sizes = (options.max_context, options.vocabulary, options.threads)
-        return MtpTable(
-            self.config,
-            head,
-            weights,
-            self.states,
-            self.pages,
-            *sizes,
-            builder,
-            options.lanes,
-            options.rounds_inputs,
-        )
+        lanes, reads = options.lanes, self._reads(head, weights)
+        memory = (self.states, self.pages)
+        return MtpTable(self.config, head, weights, *memory, *sizes, builder, lanes, reads)
 
     # --- lanes -------------------------------------------------------------------------------------
 

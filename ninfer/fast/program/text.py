@@ -16,7 +16,7 @@ from ninfer.fast.ops.select import contract as select
 from ninfer.fast.program import table as t
 from ninfer.fast.program.layers import LayerTable
 from ninfer.fast.program.parameters import TextWeights
-from ninfer.fast.program.wiring import Wiring
+from ninfer.fast.program.wiring import FLOATS, Reads, Wiring
 from ninfer.model.config import TextConfig
 
 Range = tuple[int, int]
@@ -50,10 +50,10 @@ class TextTable(LayerTable):
         builder: t.TableBuilder,
         columns: int = MAX_COLUMNS,
         verifies: bool = True,
-        rounded: bool = False,
+        reads: Reads = FLOATS,
     ) -> None:
         splits = -(-max_context // SPLIT_TOKENS)
-        wiring = Wiring(config, states, pages, MAX_COLUMNS, threads, splits, rounded=rounded)
+        wiring = Wiring(config, states, pages, MAX_COLUMNS, threads, splits, reads)
         super().__init__(config, wiring, builder)
         self._weights, self.columns = weights, columns
         self.final = self.wiring.activations("final", config.hidden, columns)

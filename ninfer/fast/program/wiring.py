@@ -31,6 +31,18 @@ Descriptor = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Reads:
+    """Which copies of activations anything reads: with even lanes first, as bf16."""
+
+    evens: bool
+    rounded: bool
+
+
+# What float32 arithmetic may read.
+FLOATS = Reads(evens=True, rounded=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Activations:
     """Rows in natural order; where something reads them so, with even lanes first within 32, and as bf16."""
 
@@ -59,16 +71,14 @@ class Wiring:
         rows: int,
         threads: int,
         max_splits: int,
-        permuted: bool = True,
-        rounded: bool = False,
+        reads: Reads = FLOATS,
     ) -> None:
-        """Whether activations are read with even lanes first (``permuted``) and as bf16 (``rounded``)."""
         self.config, self.rows = config, rows
         self.workspace = Workspace(rows)
         self.hidden = self.workspace.buffer("hidden", config.hidden)
         self._states, self._pages = states, pages
         self._threads, self._max_splits = threads, max_splits
-        self._permuted, self.rounded = permuted, rounded
+        self.reads = reads
         self._eps = int(np.float32(config.rms_eps).view(np.int32))
         self._arrays: dict[str, npt.NDArray[Any]] = {}
 
@@ -77,8 +87,8 @@ class Wiring:
         buffer = self.workspace.buffer
         return Activations(
             buffer(name, columns, rows),
-            buffer(f"{name}_evens", columns, rows) if self._permuted else None,
-            buffer(f"{name}_rounded", padded(columns) // 2, rows) if self.rounded else None,
+            buffer(f"{name}_evens", columns, rows) if self.reads.evens else None,
+            buffer(f"{name}_rounded", padded(columns) // 2, rows) if self.reads.rounded else None,
         )
 
     @staticmethod
