@@ -24,9 +24,8 @@ def cache_key() -> str:
     digest = hashlib.blake2b(digest_size=12)
     root = Path(__file__).parent
     # The round's compiled functions freeze the numbers of program/table.py, the index's those of its table.
-    others = [
-        root.parent / name for name in ("program/round.py", "program/table.py", "draft/ngram/kernels.py")
-    ]
+    program = ("program/round.py", "program/operations.py", "program/table.py")
+    others = [root.parent / name for name in (*program, "draft/ngram/kernels.py")]
     for path in sorted([*root.rglob("*.py"), *others]):
         digest.update(path.relative_to(root.parent).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     digest.update(json.dumps(spec.document("speculation")["ngram"], sort_keys=True).encode() + b"\0")

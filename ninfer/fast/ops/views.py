@@ -8,24 +8,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import types
+import numpy as np
+from numba import from_dtype, types
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
 from ninfer.fast.ops.compiled import part
 
 
-def _view(element: Any) -> Any:
-    """``(address, count)``: ``count`` elements at ``address``."""
-    array = types.Array(element, 1, "C")
+def _view(element: Any, item_bytes: int, fields: int = 0) -> Any:
+    """``(address, count)``: ``count`` elements at ``address``, or rows of ``fields`` elements."""
+    array = types.Array(element, 2 if fields else 1, "C")
+    shape = [fields] if fields else []
 
     @intrinsic
     def view(typing_context: Any, address: Any, count: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             result = context.make_array(array)(context, builder)
-            size = context.get_constant(types.intp, element.bitwidth // 8)
+            size, row = (
+                context.get_constant(types.intp, width) for width in (item_bytes, item_bytes * (fields or 1))
+            )
             data = builder.inttoptr(values[0], result.data.type)
-            populate_array(result, data, [values[1]], [size], size, meminfo=None)
+            sizes = [values[1], *(context.get_constant(types.intp, width) for width in shape)]
+            strides = [row, size] if fields else [size]
+            populate_array(result, data, sizes, strides, size, meminfo=None)
             return result._getvalue()
 
         return array(types.int64, types.int64), codegen
@@ -33,9 +39,20 @@ def _view(element: Any) -> Any:
     return view
 
 
+def rows_of(fields: int) -> Any:
+    """A view of ``count`` rows of ``fields`` int64."""
+    return _view(types.int64, 8, fields)
+
+
+def records(record: np.dtype[Any]) -> Any:
+    """A view of ``count`` records."""
+    return _view(from_dtype(record), record.itemsize)
+
+
 # float32, float64, int32, int64 and int8 elements; addresses and counts are int64.
 floats, doubles, integers, longs, bytes_ = (
-    _view(element) for element in (types.float32, types.float64, types.int32, types.int64, types.int8)
+    _view(element, element.bitwidth // 8)
+    for element in (types.float32, types.float64, types.int32, types.int64, types.int8)
 )
 
 

@@ -19,6 +19,7 @@ from ninfer.fast.memory.lanes import Lane, LaneMemory
 from ninfer.fast.memory.pages import PageOwners, PagePool
 from ninfer.fast.memory.states import StateImages
 from ninfer.fast.ops.control import MAX_COLUMNS
+from ninfer.fast.ops.linear.formats import NAMES
 from ninfer.fast.ops.select.contract import DEAD_END, NOT_A_NUMBER
 from ninfer.fast.program.mtp import MtpRunner, MtpTable, MtpWeights, load_mtp_weights, mtp_layer
 from ninfer.fast.program.mtp_lanes import MtpLanes
@@ -114,6 +115,7 @@ class Program:
         listener: LoadListener | None = None,
     ) -> None:
         self.config, self.options = config, options
+        self._stored = [NAMES[name] for name in artifact.weight_summary().by_format if name in NAMES]
         loader = WeightLoader(artifact, listener)
         weights = load_text_weights(loader, config)
         self.states = StateImages(config, options.lanes + options.snapshot_slots)
@@ -272,8 +274,8 @@ class Program:
         self._runner.samplers[index] = sampler.at(position)
 
     def warm_up(self) -> None:
-        """Compile what is not compiled yet, by running nothing."""
-        self._runner.run(0, 0, 0, 0)
+        """Compile what this model's rounds call and no cache holds, by running nothing."""
+        self._runner.warm_up(self._stored, None if self.pages is None else self.pages.format)
 
     def check_integrity(self, cached_pages: int = 0, cached_slots: int = 0) -> None:
         """At idle: every page and slot that no cache keeps is free, once."""

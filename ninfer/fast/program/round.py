@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,19 +20,19 @@ from ninfer.fast.ops.attention import chunk
 from ninfer.fast.ops.attention import contract as attention_contract
 from ninfer.fast.ops.attention import cpu as attention
 from ninfer.fast.ops.compiled import entry, part
-from ninfer.fast.ops.control import BLOCK_FIELDS, COLUMNS, MAX_COLUMNS, ROW_FIELDS
+from ninfer.fast.ops.control import BLOCK_FIELDS, MAX_COLUMNS, ROW_FIELDS
 from ninfer.fast.ops.embedding import cpu as embedding
 from ninfer.fast.ops.gdn import contract as gdn_contract
 from ninfer.fast.ops.gdn import cpu as gdn
 from ninfer.fast.ops.linear import cpu as linear
 from ninfer.fast.ops.moe import cpu as moe
-from ninfer.fast.ops.rms_norm import cpu as rms_norm
 from ninfer.fast.ops.select import contract as select_contract
 from ninfer.fast.ops.select import cpu as select
 from ninfer.fast.ops.swiglu import cpu as swiglu
 from ninfer.fast.ops.team import LINE, TASK_BITS, TASK_MASK, fetch_add, load_acquire, rest, store_release
 from ninfer.fast.ops.vector import I32, Emitter, kernel
 from ninfer.fast.ops.views import longs
+from ninfer.fast.program import compiling, operations
 from ninfer.fast.program import table as t
 
 # Words of the team's command block, each on its own cache line.
@@ -96,45 +97,19 @@ def _tasks_at_once(opcode, tasks, threads):
 
 @part
 def _run_task(opcode, d, segments, rows, row_count, blocks, samplers, task, thread):
-    if opcode == t.LINEAR:
-        linear.run_task(segments, d[0], d[1], row_count, task)
-    elif opcode == t.EMBED:
-        embedding.run_task(d, rows, task)
-    elif opcode == t.ROTARY:
-        attention.rotary_table(d, rows, task)
-    elif opcode == t.NORM:
-        rms_norm.run_task(d, task)
-    elif opcode == t.APPEND:
-        attention.append(d, rows, task)
-    elif opcode == t.ATTEND:
-        attention.attend(d, rows, row_count, task, thread)
-    elif opcode == t.MERGE:
-        attention.merge(d, rows, task)
-    elif opcode == t.CONVOLVE:
-        gdn.convolve(d, blocks, task)
-    elif opcode == t.RECUR:
-        gdn.recur(d, blocks, task, thread)
-    elif opcode == t.FOLD:
-        heads = d[gdn_contract.VALUE_HEADS]
-        gdn.fold(d, blocks, task // heads, task % heads, thread)
-    elif opcode == t.SHIFT:
-        gdn.shift_window(d, blocks[task], blocks[task, COLUMNS], np.int64(0), d[gdn_contract.CHANNELS])
-    elif opcode == t.SWIGLU:
-        swiglu.run_task(d, task)
-    elif opcode == t.ROUTE:
-        moe.route(d, task)
-    elif opcode == t.EXPAND:
-        moe.expand(d, task, thread)
-    elif opcode == t.CONTRACT:
-        moe.contract(d, task, thread)
-    elif opcode == t.SCAN:
-        select.scan(d, samplers, task)
-    elif opcode == t.DRAW:
-        select.draw(d, samplers, task)
-    elif opcode == t.ATTEND_CHUNK:
-        chunk.attend_chunk(d, rows, row_count, task, thread)
+    at, rows_at, blocks_at = d.ctypes.data, rows.ctypes.data, blocks.ctypes.data
+    if opcode in operations.DELTA:
+        operations.delta(opcode, at, blocks_at, task, thread)
+    elif opcode in operations.ATTENTION:
+        operations.attention(opcode, at, rows_at, row_count, task, thread)
+    elif opcode in operations.CHUNK:
+        operations.chunk(at, rows_at, row_count, task, thread)
+    elif opcode in operations.EXPERTS:
+        operations.experts(opcode, at, task, thread)
+    elif opcode in operations.SELECT:
+        operations.select(opcode, at, samplers.ctypes.data, task)
     else:
-        embedding.decode_tile(d, task, thread)
+        operations.dense(opcode, at, segments.ctypes.data, rows_at, row_count, task, thread)
 
 
 @entry
@@ -255,6 +230,11 @@ class RoundRunner:
         """Run the operations ``begin..end`` over the first ``rows`` rows and ``blocks`` blocks."""
         self._command[ROWS], self._command[BLOCKS] = rows, blocks
         self._enter(0, begin, end)
+
+    def warm_up(self, weights: Sequence[int], kv_format: int | None) -> None:
+        """Have what the table's operations call for these weight formats and this KV format."""
+        names = compiling.needed(set(self._table.opcodes.tolist()), weights, kv_format)
+        compiling.prepare(names, self._threads, lambda: self.run(0, 0, 0, 0))
 
     @property
     def descriptors(self) -> t.Longs:

@@ -16,6 +16,7 @@ from ninfer.fast.ops.attention import contract as c
 from ninfer.fast.ops.attention.rows import store_scale
 from ninfer.fast.ops.compiled import part
 from ninfer.fast.ops.linear.formats import e2m1, e4m3
+from ninfer.fast.ops.routines import emitted
 from ninfer.fast.ops.vector import I8, I32, I64, LANES, VF32, VI32, Emitter, kernel
 from ninfer.fast.ops.views import bytes_
 
@@ -100,7 +101,7 @@ def store_fp8(source, codes, scales, n):
         code[index] = 0
 
 
-@kernel("iiii")
+@emitted("attention.store_nvfp4", "iiii")
 def store_nvfp4(e: Emitter, source: Any, codes: Any, scales: Any, n: Any) -> None:
     """``n`` floats as E2M1 pairs with an E4M3 scale per 16: the best of five targets, the first on ties."""
     builder = e.builder
@@ -139,7 +140,7 @@ def store_nvfp4(e: Emitter, source: Any, codes: Any, scales: Any, n: Any) -> Non
         e.write(builder.add(scales, builder.lshr(index, e.integer(4))), builder.trunc(first, I8), 1)
 
 
-@kernel("iiiii")
+@emitted("attention.expand_fp8", "iiiii")
 def expand_fp8(e: Emitter, source: Any, scales: Any, count: Any, d: Any, target: Any) -> None:
     """``count`` stored rows of ``d`` elements as float32."""
     with e.loop(e.integer(0), count, 1) as row:
@@ -151,7 +152,7 @@ def expand_fp8(e: Emitter, source: Any, scales: Any, count: Any, d: Any, target:
             e.store(e.at(target, place, 4), e.fmul(value, scale))
 
 
-@kernel("iiiii")
+@emitted("attention.expand_nvfp4", "iiiii")
 def expand_nvfp4(e: Emitter, source: Any, scales: Any, count: Any, d: Any, target: Any) -> None:
     """``count`` stored rows of ``d`` elements as float32."""
     builder, wide = e.builder, ir.VectorType(I64, LANES)

@@ -25,14 +25,15 @@ from ninfer.fast.ops.embedding.contract import (
     Y,
 )
 from ninfer.fast.ops.linear import formats
-from ninfer.fast.ops.vector import Emitter, kernel
+from ninfer.fast.ops.routines import emitted
+from ninfer.fast.ops.vector import Emitter
 
 _INTERLEAVE_LOW = [index // 2 + 16 * (index % 2) for index in range(16)]
 _INTERLEAVE_HIGH = [lane + 8 for lane in _INTERLEAVE_LOW]
 
 
 def _decoder(weights: formats.Weights, evens_first: bool) -> Any:
-    @kernel("iiiii")
+    @emitted(f"embedding.{weights.__name__}", "iiiii")
     def decode(e: Emitter, base: Any, high: Any, scale: Any, y: Any, n: Any) -> None:
         with e.loop(e.integer(0), n, formats.STEP) as index:
             vectors = weights(e, (base, high, scale), index)

@@ -28,7 +28,8 @@ from ninfer.fast.ops.linear.contract import (
     Y_STRIDE,
     K,
 )
-from ninfer.fast.ops.vector import F32, I64, LANES, Emitter, Variable, kernel
+from ninfer.fast.ops.routines import emitted
+from ninfer.fast.ops.vector import F32, I64, LANES, Emitter, Variable
 
 TILE = 4  # rows and columns of a tile; the sums of its elements fill one vector
 _LINE = 64
@@ -45,6 +46,11 @@ Sums = list[list[Variable]]
 
 class Arithmetic(Protocol):
     """How the products of a K step are made and added."""
+
+    @property
+    def name(self) -> str:
+        """Names the kernels."""
+        ...
 
     @property
     def accumulators(self) -> int:
@@ -78,6 +84,10 @@ class Floats:
     rows_at_once = 2
 
     @property
+    def name(self) -> str:
+        return self.weights.__name__
+
+    @property
     def step_bytes(self) -> int:
         return formats.STEP_BYTES[self.weights]
 
@@ -98,6 +108,7 @@ class Floats:
 class Pairs:
     """bf16 weights times bf16 activations: a lane adds two neighbours' products at once."""
 
+    name = "pairs"
     accumulators = 1
     rows_at_once = TILE
     step_bytes = 2 * formats.STEP
@@ -200,7 +211,7 @@ def _put(e: Emitter, mode: Any, targets: Sequence[Any], values: Sequence[Any]) -
 def column_kernel(arithmetic: Arithmetic) -> Any:
     """Rows against one column, sixteen sums at a time."""
 
-    @kernel(_ARGUMENTS)
+    @emitted(f"linear.column.{arithmetic.name}", _ARGUMENTS)
     def column(e: Emitter, address: Any, x: Any, y: Any, _: Any, begin: Any, end: Any) -> None:
         segment = _Segment(e, address)
         totals, results = e.stack(LANES), e.stack(1)
@@ -230,7 +241,7 @@ def tiles_kernel(arithmetic: Arithmetic) -> Any:
     """A multiple of four rows against any number of columns; the last tile repeats its last column."""
     at_once = arithmetic.rows_at_once
 
-    @kernel(_ARGUMENTS)
+    @emitted(f"linear.tiles.{arithmetic.name}", _ARGUMENTS)
     def tiles(e: Emitter, address: Any, x: Any, y: Any, columns: Any, begin: Any, end: Any) -> None:
         segment = _Segment(e, address)
         groups = e.builder.udiv(e.add(columns, TILE - 1), e.integer(TILE))
