@@ -7,6 +7,7 @@ and the tests' own time limit does not count it.
 from __future__ import annotations
 
 import fcntl
+import os
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ import torch
 
 from ninfer.fast.ops.cache import cache_directory
 from ninfer.fast.ops.rms_norm import contract as rms_norm
+from ninfer.fast.ops.routines import ROUTINES
+from ninfer.fast.program.compiling import prepare
 from ninfer.fast.program.round import RoundRunner
 from ninfer.fast.program.table import NORM, TableBuilder
 
@@ -32,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled() -> None:
-    """Compile, or load what another worker compiled, the two entry points of a round."""
+    """Compile, or load what another worker compiled: everything that a round may call."""
     directory = cache_directory()
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "tests.lock").open("w") as lock:
@@ -40,5 +43,6 @@ def compiled() -> None:
         builder = TableBuilder()
         builder.add(NORM, (0,) * rms_norm.FIELDS)
         runner = RoundRunner(builder.build(), 2)
-        runner.run(0, 1, 0, 0)  # no rows: nothing is touched
+        # No rows: nothing is touched.
+        prepare(list(ROUTINES), len(os.sched_getaffinity(0)), lambda: runner.run(0, 1, 0, 0))
         runner.close()

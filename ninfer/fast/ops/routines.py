@@ -48,6 +48,11 @@ class Routine:
         self.caller = kernel(arguments)(self._emit_call)
         ROUTINES[name] = self
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is loaded or compiled in this process."""
+        return self._address != 0
+
     def load(self) -> bool:
         """Read it from the cache; whether it was there."""
         with self._lock:

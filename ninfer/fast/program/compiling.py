@@ -24,11 +24,14 @@ from ninfer.fast.ops.linear import formats
 from ninfer.fast.ops.routines import ROUTINES
 from ninfer.fast.program import operations
 
-# Routines of narrow KV formats, by format number.
-_NARROW = {
-    attention.KV_FP8: ("expand_fp8",),
-    attention.KV_NVFP4: ("store_nvfp4", "expand_nvfp4"),
-    attention.KV_K8V4: ("expand_fp8", "store_nvfp4", "expand_nvfp4"),
+# What a page is read and a row is written with, by KV format.
+_PAGES = {
+    attention.KV_F32: ("transpose_f32",),
+    attention.KV_BF16: ("transpose_bf16", "expand_f16"),
+    attention.KV_INT8: ("transpose_f32", "expand_i8"),
+    attention.KV_FP8: ("transpose_f32", "expand_fp8"),
+    attention.KV_NVFP4: ("transpose_f32", "expand_nvfp4", "store_nvfp4"),
+    attention.KV_K8V4: ("transpose_f32", "expand_fp8", "expand_nvfp4", "store_nvfp4"),
 }
 
 
@@ -40,7 +43,8 @@ def needed(opcodes: Collection[int], weights: Iterable[int], kv_format: int | No
         for number in sorted(set(weights))
         for operation in ("linear.column", "linear.tiles", "embedding")
     ]
-    return [*groups, *by_format, *(f"attention.{name}" for name in _NARROW.get(kv_format, ()))]
+    pages = [] if kv_format is None else ["attend.4", "attend.2", "attend.1", *_PAGES[kv_format]]
+    return [*groups, *by_format, *(f"attention.{name}" for name in pages)]
 
 
 def prepare(names: Sequence[str], processes: int, first: Callable[[], None]) -> None:

@@ -23,7 +23,8 @@ FAST = Path(ninfer.fast.__file__).parent
 SOURCES = sorted(
     path.relative_to(FAST).as_posix()
     for path in FAST.rglob("*.py")
-    if path.is_relative_to(FAST / "ops") or path.name in ("round.py", "operations.py", "table.py", "kernels.py")
+    if path.is_relative_to(FAST / "ops")
+    or path.name in ("round.py", "operations.py", "table.py", "kernels.py")
 )
 
 

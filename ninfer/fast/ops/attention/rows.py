@@ -9,6 +9,7 @@ from llvmlite import ir
 
 from ninfer.fast.ops.attention.contract import GROUP
 from ninfer.fast.ops.compiled import part
+from ninfer.fast.ops.routines import emitted
 from ninfer.fast.ops.vector import F16, I16, I64, LANES, VF32, VI32, Emitter, element_bytes, kernel
 from ninfer.fast.ops.views import bytes_, floats
 
@@ -96,7 +97,7 @@ def _expand(kind: str) -> Any:
     """``(source, scales, count, d, target)``: ``count`` stored rows of ``d`` elements as float32."""
     size = element_bytes(kind)
 
-    @kernel("iiiii")
+    @emitted(f"attention.expand_{kind}", "iiiii")
     def expand(e: Emitter, source: Any, scales: Any, count: Any, d: Any, target: Any) -> None:
         with e.loop(e.integer(0), e.builder.mul(count, d), GROUP) as index:
             scale = group_scale(e, scales, index) if kind == "i8" else None

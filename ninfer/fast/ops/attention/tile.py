@@ -14,7 +14,8 @@ import numpy as np
 from llvmlite import ir
 
 from ninfer.fast.ops.control import PAGE_TOKENS
-from ninfer.fast.ops.vector import F32, I32, I64, LANES, VF32, VI32, Emitter, Value, kernel
+from ninfer.fast.ops.routines import emitted
+from ninfer.fast.ops.vector import F32, I32, I64, LANES, VF32, VI32, Emitter, Value
 
 # What a tile reads of a query: where it stands, where its state stands, how many keys of the page it sees. A
 # state is D accumulated values, then the largest score and the sum of weights.
@@ -121,7 +122,7 @@ def _accumulate(
 def _attend(count: int) -> Any:
     """``(entries, keys, values, d, scores)``: one page for ``count`` queries that see some of it."""
 
-    @kernel("iiiii")
+    @emitted(f"attention.attend.{count}", "iiiii")
     def attend(e: Emitter, entries: Value, keys: Value, values: Value, d: Value, scores: Value) -> None:
         queries, targets, seen = _fields(e, entries, count)
         _scores(e, queries, keys, d, scores)
@@ -168,7 +169,7 @@ def _transposed(e: Emitter, rows: list[Value]) -> list[Value]:
     return columns
 
 
-@kernel("iiii")
+@emitted("attention.transpose_f32", "iiii")
 def transpose_f32(e: Emitter, source: Value, count: Value, d: Value, target: Value) -> None:
     """``target`` [D, 64] ← ``count`` float32 keys of ``d`` elements, or more, up to a multiple of 16."""
     with e.loop(e.integer(0), count, LANES) as key, e.loop(e.integer(0), d, LANES) as index:
@@ -179,7 +180,7 @@ def transpose_f32(e: Emitter, source: Value, count: Value, d: Value, target: Val
             e.store(e.add(place, _LINE * number), column)
 
 
-@kernel("iiii")
+@emitted("attention.transpose_bf16", "iiii")
 def transpose_bf16(e: Emitter, source: Value, count: Value, d: Value, target: Value) -> None:
     """As ``transpose_f32`` from bfloat16 keys, two of whose elements move as one word."""
     builder = e.builder
