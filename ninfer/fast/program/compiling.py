@@ -20,10 +20,12 @@ from pathlib import Path
 
 import ninfer
 from ninfer.fast.ops.attention import contract as attention
-from ninfer.fast.ops.linear import formats
 from ninfer.fast.ops.routines import ROUTINES
 from ninfer.fast.program import operations
+from ninfer.fast.program import table as t
 
+# By number of the weight format.
+_FORMATS = ("f32", "bf16", "q8", "q6", "q5", "q4", "fp8", "nvfp4", "pairs")
 # What a page is read and a row is written with, by KV format.
 _PAGES = {
     attention.KV_F32: ("transpose_f32",),
@@ -35,16 +37,22 @@ _PAGES = {
 }
 
 
-def needed(opcodes: Collection[int], weights: Iterable[int], kv_format: int | None) -> list[str]:
-    """Names of the routines of these operations, weight formats and KV format; what takes longest first."""
+def needed(
+    opcodes: Collection[int], segments: Iterable[int], stored: Iterable[int], kv_format: int | None
+) -> list[str]:
+    """Names of the routines that rounds with these operations call; what takes longest to compile first.
+
+    ``segments`` are the formats of the table's matrices, ``stored`` those of the artifact.
+    """
     groups = [name for name, members in operations.GROUPS.items() if any(op in opcodes for op in members)]
-    by_format = [
-        f"{operation}.{formats.FUNCTIONS[number].__name__}"
-        for number in sorted(set(weights))
-        for operation in ("linear.column", "linear.tiles", "embedding")
+    # Experts are no segments of the table.
+    multiplied = {*segments, *(stored if t.EXPAND in opcodes else ())}
+    matrices = [
+        f"linear.{kind}.{_FORMATS[number]}" for number in sorted(multiplied) for kind in ("column", "tiles")
     ]
+    rows = [f"embedding.{_FORMATS[number]}" for number in stored]
     pages = [] if kv_format is None else ["attend.4", "attend.2", "attend.1", *_PAGES[kv_format]]
-    return [*groups, *by_format, *(f"attention.{name}" for name in pages)]
+    return [*groups, *matrices, *rows, *(f"attention.{name}" for name in pages)]
 
 
 def prepare(names: Sequence[str], processes: int, first: Callable[[], None]) -> None:

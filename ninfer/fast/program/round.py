@@ -25,6 +25,7 @@ from ninfer.fast.ops.embedding import cpu as embedding
 from ninfer.fast.ops.gdn import contract as gdn_contract
 from ninfer.fast.ops.gdn import cpu as gdn
 from ninfer.fast.ops.linear import cpu as linear
+from ninfer.fast.ops.linear.contract import FORMAT
 from ninfer.fast.ops.moe import cpu as moe
 from ninfer.fast.ops.select import contract as select_contract
 from ninfer.fast.ops.select import cpu as select
@@ -231,9 +232,10 @@ class RoundRunner:
         self._command[ROWS], self._command[BLOCKS] = rows, blocks
         self._enter(0, begin, end)
 
-    def warm_up(self, weights: Sequence[int], kv_format: int | None) -> None:
-        """Have what the table's operations call for these weight formats and this KV format."""
-        names = compiling.needed(set(self._table.opcodes.tolist()), weights, kv_format)
+    def warm_up(self, stored: Sequence[int], kv_format: int | None) -> None:
+        """Have what the table's operations call where weights are ``stored`` and pages written so."""
+        opcodes, segments = self._table.opcodes.tolist(), self._table.segments[:, FORMAT].tolist()
+        names = compiling.needed(set(opcodes), set(segments), stored, kv_format)
         compiling.prepare(names, self._threads, lambda: self.run(0, 0, 0, 0))
 
     @property

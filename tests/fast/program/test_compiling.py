@@ -45,7 +45,7 @@ def test_every_operation_has_a_routine() -> None:
 
 def test_a_model_needs_its_own_formats_and_operations_only() -> None:
     dense = {t.EMBED, t.LINEAR, t.ATTEND, t.SCAN}
-    names = compiling.needed(dense, [formats.BF16], attention.KV_BF16)
+    names = compiling.needed(dense, [formats.BF16], [formats.F32, formats.BF16], attention.KV_BF16)
     assert {name for name in names if name.startswith("round.")} == {
         "round.dense", "round.attention", "round.select"
     }  # fmt: skip
@@ -54,14 +54,17 @@ def test_a_model_needs_its_own_formats_and_operations_only() -> None:
         "linear.tiles.bf16",
     ]
     assert "attention.expand_fp8" not in names
-    assert "round.experts" in compiling.needed({*dense, t.EXPAND}, [], None)
+    experts = compiling.needed({*dense, t.EXPAND}, [formats.PAIRS], [formats.Q4], None)
+    assert {"round.experts", "linear.tiles.q4", "linear.tiles.pairs", "embedding.q4"} <= set(experts)
 
 
 def test_all_formats_and_operations_together_need_every_routine() -> None:
     needed = {
         name
         for kv_format in FORMATS.values()
-        for name in compiling.needed(set(range(t.ATTEND_CHUNK + 1)), formats.NAMES.values(), kv_format)
+        for name in compiling.needed(
+            set(range(t.ATTEND_CHUNK + 1)), [formats.PAIRS], formats.NAMES.values(), kv_format
+        )
     }
     assert needed == set(ROUTINES)
 
