@@ -125,7 +125,8 @@ class Attending:
         io = {
             "Q": address(query), "Q_STRIDE": query.strides[0], "GATE": address(gate),
             "GATE_STRIDE": gate.strides[0], "KEYS": address(key), "VALUES": address(value),
-            "KV_STRIDE": key.strides[0], "ANGLES": address(angles), "PARTIALS": address(partials),
+            "KV_STRIDE": key.strides[0], "ANGLES": address(angles),
+            "PARTIALS": 0 if ATTEND_CHUNK in opcodes else address(partials),
             "MAX_SPLITS": splits, "Y": y.address, "Y_STRIDE": y.stride, "SCRATCH": address(scratch),
             "SCRATCH_STRIDE": scratch.strides[0],
         }  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 
 from ninfer.fast.ops.attention import contract as c
 from ninfer.fast.ops.attention.narrow import store_narrow
-from ninfer.fast.ops.attention.pages import ask, attend_pages, finish
+from ninfer.fast.ops.attention.pages import attend_rows, finish, partial, split_count
 from ninfer.fast.ops.attention.rows import (
     add_scaled,
     rotate,
@@ -101,12 +101,6 @@ def _slot(d, block_table, position, head):
 
 
 @part
-def split_count(position):
-    """Splits of a row that sees the keys 0..position."""
-    return position // c.SPLIT_TOKENS + 1
-
-
-@part
 def most_splits(rows, count):
     """Splits of the longest of ``count`` rows."""
     splits = 1
@@ -148,29 +142,7 @@ def attend(d, rows, count, task, thread):
     """
     groups, _, _ = _group(d, rows, count, 0)
     _, row, end = _group(d, rows, count, task % groups)
-    head = task // groups % d[c.KV_HEADS]
-    split = task // groups // d[c.KV_HEADS]
-    size, group = d[c.HEAD_DIM], d[c.QUERY_HEADS] // d[c.KV_HEADS]
-    scratch = d[c.SCRATCH] + thread * d[c.SCRATCH_STRIDE]
-    first, queries = split * c.SPLIT_TOKENS, 0
-    for index in range(row, end):
-        if split < split_count(rows[index, POSITION]):
-            limit = min(rows[index, POSITION], first + c.SPLIT_TOKENS - 1)
-            for member in range(head * group, (head + 1) * group):
-                q = d[c.Q] + index * d[c.Q_STRIDE] + 4 * member * size
-                ask(scratch, queries, q, _partial(d, index, member, split), limit, size)
-                queries += 1
-    attend_pages(d, rows[row, BLOCK_TABLE], head, first, queries, scratch)
-    for index in range(row, end):
-        if split == 0 and split_count(rows[index, POSITION]) == 1:
-            for member in range(head * group, (head + 1) * group):
-                finish(d, index, member, _partial(d, index, member, split))
-
-
-@part
-def _partial(d, row, query, split):
-    index = (row * d[c.QUERY_HEADS] + query) * d[c.MAX_SPLITS] + split
-    return d[c.PARTIALS] + 4 * index * (d[c.HEAD_DIM] + c.PARTIAL_PADDING)
+    attend_rows(d, rows, row, end, task // groups % d[c.KV_HEADS], task // groups // d[c.KV_HEADS], thread)
 
 
 @part
@@ -188,16 +160,16 @@ def merge(d, rows, task):
         return
     largest = np.float32(-np.inf)
     for split in range(splits):
-        largest = max(largest, floats(_partial(d, row, query, split) + 4 * size, 1)[0])
-    joined, total = _partial(d, row, query, 0), np.float32(0)
+        largest = max(largest, floats(partial(d, row, query, split) + 4 * size, 1)[0])
+    joined, total = partial(d, row, query, 0), np.float32(0)
     for split in range(splits):
-        partial = _partial(d, row, query, split)
-        state = floats(partial + 4 * size, 2)
+        part_ = partial(d, row, query, split)
+        state = floats(part_ + 4 * size, 2)
         factor = np.float32(math.exp(state[0] - largest))
         total += factor * state[1]
         if split == 0:
             scale_row(joined, size, factor)
         else:
-            add_scaled(partial, joined, size, factor)
+            add_scaled(part_, joined, size, factor)
     floats(joined + 4 * size, 2)[1] = total
     finish(d, row, query, joined)

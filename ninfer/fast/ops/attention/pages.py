@@ -23,7 +23,7 @@ from ninfer.fast.ops.attention.tile import (
     transpose_f32,
 )
 from ninfer.fast.ops.compiled import part
-from ninfer.fast.ops.control import PAGE_TOKENS
+from ninfer.fast.ops.control import BLOCK_TABLE, PAGE_TOKENS, POSITION
 from ninfer.fast.ops.copies import copy_row
 from ninfer.fast.ops.views import clear, copy, floats, integers, longs
 
@@ -36,8 +36,61 @@ def page_scratch_floats(head_dim: int) -> int:
     return 2 * _ENTRIES // 4 + PAGE_TOKENS * (2 * head_dim + 4)
 
 
+def state_scratch_floats(head_dim: int) -> int:
+    """Floats that it needs besides where nothing is kept of a split: the state of every query."""
+    return QUERIES * (head_dim + c.PARTIAL_PADDING)
+
+
 @part
-def ask(scratch, index, query, target, limit, size):
+def split_count(position):
+    """Splits of a row that sees the keys 0..position."""
+    return position // c.SPLIT_TOKENS + 1
+
+
+@part
+def partial(d, row, query, split):
+    """Where the state of one row, query head and split stands."""
+    index = (row * d[c.QUERY_HEADS] + query) * d[c.MAX_SPLITS] + split
+    return d[c.PARTIALS] + 4 * index * (d[c.HEAD_DIM] + c.PARTIAL_PADDING)
+
+
+@part
+def attend_rows(d, rows, row, end, head, split, thread):
+    """The rows ``row``..``end`` of one lane and the queries of a KV head over the keys of a split.
+
+    Where nothing is kept of a split (PARTIALS is 0, in a chunk), the only one is whole. Rows that have one
+    split are finished.
+    """
+    size, group = d[c.HEAD_DIM], d[c.QUERY_HEADS] // d[c.KV_HEADS]
+    scratch = d[c.SCRATCH] + thread * d[c.SCRATCH_STRIDE]
+    first, queries = split * c.SPLIT_TOKENS, 0
+    for index in range(row, end):
+        limit = rows[index, POSITION]
+        if d[c.PARTIALS] != 0:
+            limit = min(limit, first + c.SPLIT_TOKENS - 1)
+        if limit >= first:
+            for member in range(head * group, (head + 1) * group):
+                q = d[c.Q] + index * d[c.Q_STRIDE] + 4 * member * size
+                _ask(scratch, queries, q, _state(d, scratch, queries, index, member, split), limit, size)
+                queries += 1
+    _attend_pages(d, rows[row, BLOCK_TABLE], head, first, queries, scratch)
+    for index in range(row, end):
+        if d[c.PARTIALS] == 0 or (split == 0 and split_count(rows[index, POSITION]) == 1):
+            for query in range(group):
+                member, number = head * group + query, (index - row) * group + query
+                finish(d, index, member, _state(d, scratch, number, index, member, split))
+
+
+@part
+def _state(d, scratch, number, row, query, split):
+    """Where the state of a query, the task's ``number``-th, stands."""
+    if d[c.PARTIALS] != 0:
+        return partial(d, row, query, split)
+    return scratch + d[c.SCRATCH_STRIDE] - 4 * (QUERIES - number) * (d[c.HEAD_DIM] + c.PARTIAL_PADDING)
+
+
+@part
+def _ask(scratch, index, query, target, limit, size):
     """Query number ``index`` of a task sees the positions up to ``limit``; its state at ``target`` opens."""
     entry = longs(scratch + 8 * ENTRY * index, ENTRY)
     entry[QUERY], entry[TARGET], entry[SEEN] = query, target, limit
@@ -46,7 +99,7 @@ def ask(scratch, index, query, target, limit, size):
 
 
 @part
-def attend_pages(d, block_table, head, first, queries, scratch):
+def _attend_pages(d, block_table, head, first, queries, scratch):
     """The ``queries`` that were asked, over the keys from ``first``, where a page begins, to their limits."""
     size = d[c.HEAD_DIM]
     shown = scratch + _ENTRIES
