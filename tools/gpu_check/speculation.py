@@ -138,7 +138,7 @@ def law(
     """
     wanted, states = truth
     sequences = [opened(program, index) for index in range(lanes)]
-    random, wrong, rounds = np.random.default_rng(seed), [], 0
+    random, wrong, rounds, differs = np.random.default_rng(seed), [], 0, False
     while min(len(s.outputs) for s in sequences) <= STEPS - width and rounds < 40:
         blocks, before = [], [committed(program, s.lane) for s in sequences]
         for index, sequence in enumerate(sequences):
@@ -162,12 +162,14 @@ def law(
             take(sequence, row[:count].tolist())
             done = len(sequence.outputs)
             if sequence.outputs != wanted[index][:done]:
+                differs = True
                 if exact:
                     wrong.append(f"lane {index}: other tokens after a block of {len(blocks[index].tokens)}")
-                return wrong, *equal(sequences, wanted)
-            if exact and done > 1 and not same(committed(program, sequence.lane), states[index][done - 2]):
+            elif exact and done > 1 and not same(committed(program, sequence.lane), states[index][done - 2]):
                 wrong.append(f"lane {index}: other bytes after {count} of {len(blocks[index].tokens)}")
         rounds += 1
+        if differs:
+            break
     for sequence in sequences:
         program.close_lane(sequence.lane)
     program.check_integrity()
