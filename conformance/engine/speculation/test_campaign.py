@@ -105,6 +105,7 @@ def run_group(
         "lanes": lanes, "max_context": CONTEXT, "kv_format": kv_format,
         "pages": lanes * ceiling if random.random() < 0.5 else ceiling + int(random.integers(ceiling)),
         "threads": 1 + int(random.random() < 0.1),
+        "activations": one_of(random, ("float32", "float32", "bf16")),
     }  # fmt: skip
     with program_of(path, **sizes) as program:
         asked = draw_requests(random, requests)
