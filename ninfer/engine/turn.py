@@ -130,18 +130,18 @@ class Turn:
         if not self._stop_ids.isdisjoint(tokens):
             count = min(count, next(place for place, token in enumerate(tokens) if token in self._stop_ids))
         run = list(tokens[:count])
-        pieces = self._session.push_text(run)
-        if not run or pieces is None:
+        found = self._session.push_text(run)
+        if not run or found is None:
             return [], []
         if self.committed == 0:
             self.first = at
         self.last = at
         np.add.at(self.counts, run, 1)
         # The delta tells of the ids up to the last one with text; those after it wait for theirs.
-        told = next((place for place in range(count, 0, -1) if pieces[place - 1]), 0)
+        text, told = found
         self.committed += told
         self._unpublished += run[:told]
-        deltas = list(self._publish([("content", "".join(pieces))])) if told else []
+        deltas = list(self._publish([("content", text)])) if told else []
         self.committed += count - told
         self._unpublished += run[told:]
         if self.committed == self._room:

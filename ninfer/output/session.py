@@ -92,24 +92,32 @@ class OutputSession:
             consumed += 1
         return OutputStep(_merged(published), self._matcher.matched, consumed)
 
-    def push_text(self, token_ids: Sequence[int]) -> list[str] | None:
-        """As one ``push`` per id, where all that these can do is publish content: what each of them adds.
+    def push_text(self, token_ids: Sequence[int]) -> tuple[str, int] | None:
+        """As one ``push`` per id, where all that these can do is publish content: what they add.
 
-        None: they may do more, or fail; then none of them was taken in.
+        With it, how many of the ids there are up to the last one that adds something. None: they may do more,
+        or fail; then none of them was taken in.
         """
         # Whatever is in this channel stays there, and nothing that goes before it is held.
         if self._matched_channel != "content":
             return None
-        state, decode, token_bytes = self._decoder.getstate(), self._decoder.decode, self._token_bytes
+        state = self._decoder.getstate()
         try:
-            pieces = [decode(token_bytes(token_id)) for token_id in token_ids]
+            text, adding = self._decoded(list(map(self._token_bytes, token_ids)))
         except Exception:  # the id that fails is met when it is pushed by itself
+            return None
+        if not self._matcher.passes(text):
             self._decoder.setstate(state)
             return None
-        if not self._matcher.passes("".join(pieces)):
-            self._decoder.setstate(state)
-            return None
-        return pieces
+        return text, adding
+
+    def _decoded(self, pieces: list[bytes]) -> tuple[str, int]:
+        """Their text, and how many there are up to the last one that completes a character."""
+        if pieces and pieces[-1] and pieces[-1][-1:].isascii():  # no character is open behind it
+            return self._decoder.decode(b"".join(pieces)), len(pieces)
+        texts = [self._decoder.decode(piece) for piece in pieces]
+        adding = next((place for place in range(len(texts), 0, -1) if texts[place - 1]), 0)
+        return "".join(texts), adding
 
     def insert(self, token_ids: Sequence[int]) -> OutputStep:
         """Add committed ids that the model did not choose: no stop string is looked for in their text."""

@@ -1,34 +1,32 @@
 """A decode round with drafts: propose, verify, commit what the target drew itself.
 
-Owns the choice of proposals, the split into verifications of at most 64 columns, acceptance and its counts.
+Owns the choice of proposals, the split into verifications of at most 64 columns, and the counts.
 A draft stays while it equals the target's own draw at its place (law 3), so nothing here can change an
 answer. Requests' texts and ends are the turn's, memory and computing the program's.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from ninfer import spec
-from ninfer.engine.events import Delta
 from ninfer.engine.requests import GenerationRequest
 from ninfer.engine.settings import DraftSettings
 from ninfer.engine.statistics import DraftCounters
 from ninfer.engine.tally import Tally
 from ninfer.engine.turn import Turn
+from ninfer.fast.draft.acceptance import Settled, accept
 from ninfer.fast.draft.ngram.index import NOTHING, NgramIndex, Tokens
 from ninfer.fast.draft.widths import WidthChooser
 from ninfer.fast.memory.lanes import Lane
 from ninfer.fast.program.mtp_lanes import Wish
-from ninfer.fast.program.program import Program, Sampler, check_drawn
+from ninfer.fast.program.program import Program, Sampler
 from ninfer.fast.program.verify import Block
 
 
@@ -87,14 +85,6 @@ class Proposal:
 
 
 NO_DRAFTS = Proposal(NOTHING)
-
-
-class Settled(NamedTuple):
-    """What a round did for one member: tokens committed and what may be published, or why it failed."""
-
-    tokens: int
-    deltas: list[Delta]
-    error: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,11 +261,7 @@ class Speculation:
 
     def _verify(self, members: Sequence[Member], proposals: Sequence[Proposal]) -> Iterator[Settled]:
         blocks = [
-            Block(
-                member.bound,
-                np.concatenate([[member.token], proposal.drafts]).astype(np.int32),
-                member.sampler,
-            )
+            Block(member.bound, _columns(member.token, proposal.drafts), member.sampler)
             for member, proposal in zip(members, proposals, strict=True)
         ]
         drawn, at = self._program.verify(blocks), self._clock()
@@ -334,57 +320,11 @@ def traced(
     )
 
 
-def accept(turn: Turn, drafts: Tokens, drawn: Tokens, at: float) -> tuple[list[int], Settled]:
-    """Commit the target's draws to the turn, as long as each draft was one; the tokens committed.
-
-    ``drafts`` [n], ``drawn`` [n + 1]; ``at`` is the time. Where the turn says what must come, that is
-    committed in place of the draw. The last token committed is the correction of a draft, the bonus after all
-    of them, or the end.
-    """
-    tokens: list[int] = []
-    deltas: list[Delta] = []
-    try:
-        tokens, deltas = turn.commit_text(agreed(drafts, drawn), at)
-        while not tokens or _goes_on(turn, drafts, tokens):
-            column = len(tokens)
-            forced = turn.forced
-            if column and forced is None and drawn[column] < 0:
-                break  # no token: the next round meets it in its first column
-            token = check_drawn(int(drawn[column])) if forced is None else forced
-            deltas += turn.commit(token, at)
-            tokens.append(token)
-    except Exception as error:
-        return tokens, Settled(len(tokens), _joined(deltas), error)
-    return tokens, Settled(len(tokens), _joined(deltas))
-
-
-def agreed(drafts: Tokens, drawn: Tokens) -> list[int]:
-    """The draws up to the first that is not its draft's, as far as they are tokens."""
-    differ = np.flatnonzero(drawn[:-1] != drafts)
-    tokens: list[int] = drawn[: 1 + (int(differ[0]) if len(differ) else len(drafts))].tolist()
-    return tokens if tokens[-1] >= 0 else tokens[:-1]
-
-
-def _goes_on(turn: Turn, drafts: Tokens, tokens: list[int]) -> bool:
-    """Whether the draw after ``tokens`` counts: the newest was drafted, and it is not the last."""
-    count = len(tokens)
-    return turn.reason is None and count <= len(drafts) and bool(drafts[count - 1] == tokens[-1])
-
-
-def _joined(deltas: list[Delta]) -> list[Delta]:
-    """Neighbours of one channel as one: a round publishes what it committed at once."""
-    if len(deltas) < 2:
-        return deltas
-    joined: list[Delta] = []
-    for channel, group in itertools.groupby(deltas, key=lambda delta: delta.channel):
-        parts = list(group)
-        last = parts[-1]
-        if len(parts) > 1:
-            text = "".join(part.text for part in parts)
-            ids = tuple(token for part in parts for token in part.token_ids)
-            last = msgspec.structs.replace(last, channel=channel, text=text, token_ids=ids)
-        joined.append(last)
-    return joined
+def _columns(token: int, drafts: Tokens) -> Tokens:
+    """What a row verifies: its pending token, then its drafts."""
+    columns = np.empty(1 + len(drafts), np.int32)
+    columns[0], columns[1:] = token, drafts
+    return columns
 
 
 def _groups(columns: Sequence[int], most: int) -> Iterator[tuple[int, int]]:

@@ -16,7 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ninfer.fast.memory.states import StateImages
-from ninfer.fast.ops.control import ALL, AXIS_T, BLOCK_TABLE, COLUMNS, COMMIT, POSITION, TOKEN
+from ninfer.fast.ops.control import (
+    ALL,
+    AXIS_W,
+    COLUMNS,
+    COMMIT,
+    MAX_COLUMNS,
+    POSITION,
+    ROW_FIELDS,
+    TOKEN,
+)
 from ninfer.fast.program.round import RoundRunner
 from ninfer.fast.program.text import TextTable
 
@@ -26,6 +35,13 @@ if TYPE_CHECKING:
 
 Tokens = npt.NDArray[np.int32]
 SetSampler = Callable[[int, "Sampler", int], None]
+
+# What column n of a block adds to the row of its first: n places, on every axis.
+_COUNTED = np.arange(MAX_COLUMNS)
+_STEPS = np.zeros((MAX_COLUMNS, ROW_FIELDS), np.int64)
+_STEPS[:, POSITION : AXIS_W + 1] = _COUNTED[:, None]
+# The drafts that stand before each column.
+_EARLIER = np.tri(MAX_COLUMNS, MAX_COLUMNS - 1, -1, dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +61,9 @@ class Verifier:
     ) -> None:
         self._runner, self._table, self._states = runner, table, states
         self._set_sampler = set_sampler
+        # Copying a sampler word by word costs less than field by field.
+        self._samplers = runner.samplers.view(np.int64).reshape(len(runner.samplers), -1)
+        self._positions = runner.samplers["position"]
 
     def run(self, blocks: Sequence[Block]) -> list[Tokens]:
         """What is drawn after every column, [n] per block; below 0: no token (``check_drawn``).
@@ -52,16 +71,16 @@ class Verifier:
         A draw counts the block's drafts before it as output: it is the target's own if all were accepted. A
         block of one column is an ordinary step: it commits here, and ``commit`` only moves its frontier.
         """
-        row = 0
+        borders = [0]
         for index, block in enumerate(blocks):
-            self._fill(index, row, block)
-            row += len(block.tokens)
+            self._fill(index, borders[-1], block)
+            borders.append(borders[-1] + len(block.tokens))
+        rows = borders[-1]
         # Both halves in one call: nothing is masked between them.
-        self._runner.run(self._table.forward[0], self._table.finish[1], row, len(blocks))
-        self._table.pending[:row, 0] = 0
-        drawn = self._table.drawn[:row].astype(np.int32)
-        ends = list(itertools.accumulate(len(block.tokens) for block in blocks))
-        return [drawn[end - len(block.tokens) : end] for block, end in zip(blocks, ends, strict=True)]
+        self._runner.run(self._table.forward[0], self._table.finish[1], rows, len(blocks))
+        self._table.pending[:rows, 0] = 0
+        drawn = self._table.drawn[:rows].astype(np.int32)
+        return [drawn[begin:end] for begin, end in itertools.pairwise(borders)]
 
     def commit(self, blocks: Sequence[Block], counts: Sequence[int]) -> None:
         """Commit the first ``counts`` columns of the blocks that ``run`` has just verified, in its order."""
@@ -82,25 +101,24 @@ class Verifier:
         end = row + count
         assert count > 0
         assert end <= self._table.columns
-        places = np.arange(lane.frontier, lane.frontier + count)
-        rows, samplers = self._runner.rows, self._runner.samplers
-        rows[row:end, TOKEN] = block.tokens
-        rows[row:end, POSITION] = places
-        rows[row:end, AXIS_T : AXIS_T + 3] = (places + lane.shift)[:, None]
-        rows[row:end, BLOCK_TABLE] = lane.block_table.ctypes.data
+        # Few calls of numpy: after a pass over the weights each of them is cold.
+        place, axis = lane.frontier, lane.frontier + lane.shift
+        base = (0, place, axis, axis, axis, lane.table_address)
+        np.add(_STEPS[:count], base, out=self._runner.rows[row:end])
+        self._runner.rows[row:end, TOKEN] = block.tokens
         self._runner.blocks[index] = (row, count, self._states.address(lane.slot), int(count == 1))
-        self._set_sampler(row, block.sampler, lane.frontier + 1)
-        samplers[row + 1 : end] = samplers[row]
-        samplers["position"][row:end] = places + 1
+        self._set_sampler(row, block.sampler, place + 1)
+        self._samplers[row + 1 : end] = self._samplers[row]
+        self._positions[row:end] += _COUNTED[:count]
         parameters = block.sampler.parameters
-        if parameters.presence_penalty or parameters.frequency_penalty:
+        if count > 1 and (parameters.presence_penalty or parameters.frequency_penalty):
             fill_pending(self._table.pending[row:end], block.tokens[1:])
 
 
 def fill_pending(pending: npt.NDArray[np.int32], drafts: Tokens) -> None:
     """Say of each column [n, PENDING_WORDS] which of the n − 1 ``drafts`` stand before it."""
     count = len(pending)
-    before = np.where(np.tri(count, count - 1, -1, dtype=np.bool_), drafts, np.iinfo(np.int32).max)
+    before = np.where(_EARLIER[:count, : count - 1], drafts, np.iinfo(np.int32).max)
     before.sort(axis=1)
-    pending[:, 0] = np.arange(count)
+    pending[:, 0] = _COUNTED[:count]
     pending[:, 1:count] = before

@@ -58,11 +58,10 @@ class NgramIndex:
         """Take committed tokens into the text. Its very last suffix is indexed when a token follows it."""
         end = self.length + len(tokens)
         assert end <= self._sources_at, "more tokens than the index has room for"
-        kernels.mark(tokens, self._special, self._text[self.length : end])
-        self.length = end
-        if end > self._indexed + 1:
-            self._run = kernels.insert_span(self._text, self._tables, self._indexed, end - 1, self._run)
-            self._indexed = end - 1
+        self._run = kernels.take_in(
+            tokens, self._special, self._text, self._tables, self.length, self._indexed, self._run
+        )
+        self.length, self._indexed = end, max(self._indexed, end - 1)
 
     def propose(self, window: int, least_match: int, neural: int) -> Tokens:
         """At most ``window`` tokens that may follow, copied from one span; none is an empty array.

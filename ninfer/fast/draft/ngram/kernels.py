@@ -99,6 +99,14 @@ def insert_span(text, tables, begin, end, run):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def take_in(tokens, special, text, tables, length, indexed, run):
+    """Append committed tokens at ``length`` and index every suffix that a token follows; the new ``run``."""
+    end = length + tokens.shape[0]
+    mark(tokens, special, text[length:end])
+    return insert_span(text, tables, indexed, end - 1, run) if end > indexed + 1 else run
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def matched(text, place, last):
     """How many tokens up to ``place`` equal those up to ``last``, at most EXTEND."""
     count = 0

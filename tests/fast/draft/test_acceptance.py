@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ninfer.engine.events import Delta
 from ninfer.engine.requests import ThinkingBudget
 from ninfer.engine.turn import Turn
-from ninfer.fast.draft.speculation import Settled, accept
+from ninfer.fast.draft.acceptance import Settled, accept
 from ninfer.fast.program.program import check_drawn
 from tests.engine.requests import generation
 
