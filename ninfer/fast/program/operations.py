@@ -84,12 +84,12 @@ def chunk(descriptor, rows, row_count, task, thread):
     )
 
 
-@routine("round.delta", "iiiii")
-def delta(opcode, descriptor, blocks, task, thread):
+@routine("round.delta", "iiiiii")
+def delta(opcode, descriptor, blocks, block_count, task, thread):
     """Convolution and recurrence of linear attention."""
     d, table = longs(descriptor, t.DESCRIPTOR_FIELDS), _blocks(blocks, MAX_COLUMNS)
     if opcode == t.CONVOLVE:
-        gdn.convolve(d, table, task)
+        gdn.convolve(d, table, block_count, task)
     elif opcode == t.RECUR:
         gdn.recur(d, table, task, thread)
     elif opcode == t.FOLD:

@@ -67,7 +67,7 @@ def _task_count(opcode, d, segments, rows, row_count, blocks, block_count):
     if opcode == t.MERGE:
         return attention.merge_tasks(d, rows, row_count)
     if opcode == t.CONVOLVE:
-        return gdn.conv_tasks(d, block_count)
+        return gdn.conv_tasks(d, blocks, block_count)
     if opcode == t.RECUR or opcode == t.FOLD:
         return block_count * d[gdn_contract.VALUE_HEADS]
     if opcode == t.SHIFT:
@@ -97,10 +97,10 @@ def _tasks_at_once(opcode, tasks, threads):
 
 
 @part
-def _run_task(opcode, d, segments, rows, row_count, blocks, samplers, task, thread):
+def _run_task(opcode, d, segments, rows, row_count, blocks, block_count, samplers, task, thread):
     at, rows_at, blocks_at = d.ctypes.data, rows.ctypes.data, blocks.ctypes.data
     if opcode in operations.DELTA:
-        operations.delta(opcode, at, blocks_at, task, thread)
+        operations.delta(opcode, at, blocks_at, block_count, task, thread)
     elif opcode in operations.ATTENTION:
         operations.attention(opcode, at, rows_at, row_count, task, thread)
     elif opcode in operations.CHUNK:
@@ -156,7 +156,18 @@ def _work(
             # The leader waits for every claimed task, so nothing of this round changes under it.
             d, opcode = descriptors[claimed], opcodes[claimed]
             for number in range(task, last):
-                _run_task(opcode, d, segments, rows, command[ROWS], blocks, samplers, number, thread)
+                _run_task(
+                    opcode,
+                    d,
+                    segments,
+                    rows,
+                    command[ROWS],
+                    blocks,
+                    command[BLOCKS],
+                    samplers,
+                    number,
+                    thread,
+                )
             fetch_add(team + 8 * DONE, last - task)
             took = True
         if leads:

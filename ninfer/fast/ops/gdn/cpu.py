@@ -179,18 +179,32 @@ def _pass_on(s, k, q, key_dim, value_dim, delta, out, next_k, decay):
 
 
 @part
-def conv_tasks(d, block_count):
-    """Tasks of ``convolve`` for ``block_count`` blocks."""
-    return block_count * ((d[c.CHANNELS] + c.CONV_TASK - 1) // c.CONV_TASK)
+def conv_tasks(d, blocks, block_count):
+    """Tasks of ``convolve`` for ``block_count`` blocks; every block has those of the widest."""
+    return block_count * _conv_slices(d) * _conv_groups(blocks, block_count)
 
 
 @part
-def convolve(d, blocks, task):
-    """One block and slice of channels, columns in order; the window moves on when the block commits."""
-    slices = (d[c.CHANNELS] + c.CONV_TASK - 1) // c.CONV_TASK
-    block, first = task // slices, (task % slices) * c.CONV_TASK
+def _conv_slices(d):
+    return (d[c.CHANNELS] + c.CONV_TASK - 1) // c.CONV_TASK
+
+
+@part
+def _conv_groups(blocks, block_count):
+    groups = 1
+    for block in range(block_count):
+        groups = max(groups, (blocks[block, COLUMNS] + c.CONV_COLUMNS - 1) // c.CONV_COLUMNS)
+    return groups
+
+
+@part
+def convolve(d, blocks, block_count, task):
+    """Some columns of one block and slice of channels; the window moves on when the block commits."""
+    slices = _conv_slices(d)
+    block, first = task // slices % block_count, (task % slices) * c.CONV_TASK
+    begin = task // slices // block_count * c.CONV_COLUMNS
     count = min(c.CONV_TASK, d[c.CHANNELS] - first)
-    for column in range(blocks[block, COLUMNS]):
+    for column in range(begin, min(begin + c.CONV_COLUMNS, blocks[block, COLUMNS])):
         row = blocks[block, FIRST_ROW] + column
         target = d[c.CONVOLVED] + row * d[c.CONVOLVED_STRIDE] + 4 * first
         if d[c.TAPS] == 4:
@@ -206,7 +220,8 @@ def convolve(d, blocks, task):
             )
         else:
             _convolve(d, blocks[block], column, first, target, count)
-    if blocks[block, COMMIT] == 1:
+    # Only the first columns read the window, so that their task may move it.
+    if blocks[block, COMMIT] == 1 and begin == 0:
         shift_window(d, blocks[block], blocks[block, COLUMNS], first, count)
 
 
