@@ -19,9 +19,11 @@ from ninfer.engine.interface import SerialEngine
 from ninfer.engine.scripted import Play, Script, Step
 from tests.server.conftest import MODEL
 from tests.server.engines import RecordingEngine
+from tests.server.fast_client import eventually
 from tests.server.inprocess import serving
 
-PREFILL_S, GAP_S, SLACK_S = 0.6, 0.15, 0.5  # a busy machine takes its time
+PREFILL_S, GAP_S = 0.6, 0.15
+GENERATION_S = 3 * GAP_S
 # A prompt of some hundred tokens, a few of them reused: progress, the first token, three more with gaps.
 TIMED = Play(
     (
@@ -45,10 +47,13 @@ TEXT = ("reasoning", "content")
 
 
 @pytest.fixture(scope="module")
-def client(nano: Path) -> Iterator[Client]:
-    plays = {"1": TIMED, "2": ONE, "3": EMOJI, "4": FLOOD}
-    arguments = (*MODEL, "--max-context", "32768")
-    with serving(nano, RecordingEngine(Script(plays=plays)), arguments) as client:
+def engine() -> RecordingEngine:
+    return RecordingEngine(Script(plays={"1": TIMED, "2": ONE, "3": EMOJI, "4": FLOOD}))
+
+
+@pytest.fixture(scope="module")
+def client(nano: Path, engine: RecordingEngine) -> Iterator[Client]:
+    with serving(nano, engine, (*MODEL, "--max-context", "32768")) as client:
         yield client
 
 
@@ -95,8 +100,6 @@ def test_the_last_chunk_carries_them(client: Client, include_usage: bool, per_to
 
 @pytest.mark.clause("TIMING-006")
 def test_the_prompts_time_ends_with_the_first_token_and_begins_behind_the_queue(client: Client) -> None:
-    alone = timings(client, seed=1, **LONG)
-    assert 1000 * PREFILL_S <= alone["prompt_ms"] < 1000 * (PREFILL_S + SLACK_S)
     found: list[dict[str, Any]] = []
     threads = [
         threading.Thread(target=lambda: found.append(timings(client, seed=1, **LONG))) for _ in range(3)
@@ -106,16 +109,18 @@ def test_the_prompts_time_ends_with_the_first_token_and_begins_behind_the_queue(
         thread.start()
     for thread in threads:
         thread.join()
-    # One lane: the last one waited for two whole answers.
-    assert time.monotonic() - began > 3 * PREFILL_S + 9 * GAP_S
-    for one in found:
-        assert 1000 * PREFILL_S <= one["prompt_ms"] < 1000 * (PREFILL_S + SLACK_S)
+    passed_ms = 1000 * (time.monotonic() - began)
+    assert all(one["prompt_ms"] >= 1000 * PREFILL_S for one in found)
+    # One lane: the three came one after the other, so no time of one is a time of another.
+    assert sum(one["prompt_ms"] + one["predicted_ms"] for one in found) <= passed_ms
 
 
 @pytest.mark.clause("TIMING-007", "TIMING-010")
 def test_generation_is_timed_from_the_first_to_the_last_token(client: Client) -> None:
+    began = time.monotonic()
     several = timings(client, seed=1, **LONG)
-    assert 3000 * GAP_S <= several["predicted_ms"] < 1000 * (3 * GAP_S + SLACK_S)
+    passed_ms = 1000 * (time.monotonic() - began)
+    assert 1000 * GENERATION_S <= several["predicted_ms"] <= passed_ms - several["prompt_ms"]
     assert several["predicted_per_token_ms"] == pytest.approx(several["predicted_ms"] / 3)
     one = timings(client, seed=2)
     assert (one["predicted_n"], one["predicted_ms"]) == (1, 0)  # what comes behind it is no generation
@@ -170,10 +175,13 @@ def test_held_commits_count_when_the_next_text_comes(client: Client) -> None:
 
 
 @pytest.mark.clause("TIMING-015", "TIMING-018", "TIMING-020", "TIMING-021")
-def test_progress_is_reported_before_the_answer(client: Client) -> None:
+def test_progress_is_reported_before_the_answer(client: Client, engine: RecordingEngine) -> None:
     """Also behind another request: the time it waited does not count."""
+    began, asked = time.monotonic(), len(engine.requests)
     running = client.open_chat(seed=1, **LONG)
+    eventually(lambda: len(engine.requests) > asked)
     events, found = chunks(client, seed=1, return_progress=True, **LONG, **USAGE)
+    passed_ms = 1000 * (time.monotonic() - began)
     running.close()
     reports = [chunk["prompt_progress"] for chunk in found if "prompt_progress" in chunk]
     assert all(set(report) == {"total", "cache", "processed", "time_ms"} for report in reports)
@@ -183,7 +191,8 @@ def test_progress_is_reported_before_the_answer(client: Client) -> None:
     assert events[: len(reports) + 2] == ["role", *["progress"] * len(reports), "reasoning"]
     times = [report["time_ms"] for report in reports]
     assert times == sorted(times)
-    assert 1000 * PREFILL_S <= times[2] < 1000 * (PREFILL_S + SLACK_S)
+    # One lane: the other answer and the rest of this one passed outside of the prompt's time.
+    assert 1000 * PREFILL_S <= times[2] <= passed_ms - 1000 * (PREFILL_S + 2 * GENERATION_S)
     shares = [(r["processed"] - r["cache"]) / (r["total"] - r["cache"]) for r in reports]
     assert all(0 <= share <= 1 for share in shares)
     assert shares[-1] == 1

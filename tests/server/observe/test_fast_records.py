@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import threading
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from ninfer.server.main import main
 from tests.server.fast_client import Stream, eventually
-from tests.server.fast_host import serving_fast
+from tests.server.fast_host import HELD_S, FastHost, serving_fast
 from tests.server.observe.fast_stage import ASKED, slow, totals, turn
 from tests.server.observe.lines import Line, Log
 from tests.server.observe.scrape import scrape
@@ -91,6 +92,27 @@ def test_where_a_requests_time_went(nano: Path, log: Log, caplog: pytest.LogCapt
     assert len(repr(long["timings_seconds"]["decode"])) > 8
 
 
+class Looks:
+    """Rounds of 3 ms, of which at most 40 follow a look, however late the next one comes."""
+
+    def __init__(self, host: FastHost) -> None:
+        self._program, self._looked = host.program, threading.Condition()
+        self.note()
+        host.program.before = self._before
+
+    def note(self) -> None:
+        """Somebody looked."""
+        with self._looked:
+            self._end = len(self._program.rounds) + 40
+            self._looked.notify()
+
+    def _before(self, kind: str) -> None:
+        if kind == "round":
+            time.sleep(0.003)
+            with self._looked:
+                assert self._looked.wait_for(lambda: len(self._program.rounds) < self._end, HELD_S)
+
+
 @pytest.mark.clause("METRIC-009", "METRIC-022", "METRIC-023", "METRIC-026", "START-008")
 def test_occupancy_and_work(nano: Path) -> None:
     """A prompt held in its prefill; growth page by page; what stays at idle; where the time went."""
@@ -107,18 +129,17 @@ def test_occupancy_and_work(nano: Path) -> None:
         eventually(lambda: scrape(client)["requests_running"] == 0)
         kept = scrape(client)
         assert kept["device_kv_used_pages"] >= 10
-        slow(host, 0.003)
-        used: list[float] = []
-        with Stream(client, **ASKED, messages=turn(5), max_tokens=400) as stream:
-            stream.wait()
-            while scrape(client)["requests_running"]:
-                used.append(scrape(client)["device_kv_used_pages"])
+        used, looks = list[float](), Looks(host)
+        with Stream(client, **ASKED, messages=turn(5), max_tokens=400):
+            eventually(lambda: scrape(client)["requests_running"])
+            while (seen := scrape(client))["requests_running"]:
+                used.append(seen["device_kv_used_pages"])
+                looks.note()
                 time.sleep(0.05)
         idle = scrape(client)
         elapsed = time.monotonic() - began
-    running = used[:-1]
-    assert running == sorted(running)
-    assert len(set(running)) >= 4
+    assert used == sorted(used)
+    assert len(set(used)) >= 4
     assert (
         idle["device_kv_capacity_pages"]
         == empty["device_kv_capacity_pages"]
