@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ninfer.fast.ops.gdn.contract import CONV_TASK
+from ninfer.fast.ops.gdn.contract import CONV_COLUMNS, CONV_TASK
 from ninfer.model.config import GdnConfig
 from tests.fast.ops.delta import Block, DeltaNet, Lane
 from tests.support.fast import WIDTHS, assert_accurate, assert_same_bits
@@ -20,6 +20,7 @@ CONFIGS = {
     "real": GdnConfig(1, 128, 2, 128, 4),
     "narrow": GdnConfig(1, 16, 3, 96, 2),
     "long-window": GdnConfig(2, 32, 2, 64, 7),
+    "window-of-tasks": GdnConfig(2, 32, 2, 64, CONV_COLUMNS + 3),
 }
 configs = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 assert any(config.channels > CONV_TASK for config in CONFIGS.values())

@@ -55,5 +55,5 @@ from __future__ import annotations
 
 # Added to the sum of squares of q and k under the root.
 L2_EPS = 1e-6
-# Channels and columns per convolution task; only the first columns read the window (taps ≤ CONV_COLUMNS).
+# Channels and columns per convolution task; with more taps than that, as many columns as taps.
 CONV_TASK, CONV_COLUMNS = 256, 16

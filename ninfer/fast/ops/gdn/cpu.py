@@ -181,7 +181,7 @@ def _pass_on(s, k, q, key_dim, value_dim, delta, out, next_k, decay):
 @part
 def conv_tasks(d, blocks, block_count):
     """Tasks of ``convolve`` for ``block_count`` blocks; every block has those of the widest."""
-    return block_count * _conv_slices(d) * _conv_groups(blocks, block_count)
+    return block_count * _conv_slices(d) * _conv_groups(d, blocks, block_count)
 
 
 @part
@@ -190,10 +190,15 @@ def _conv_slices(d):
 
 
 @part
-def _conv_groups(blocks, block_count):
-    groups = 1
+def _conv_columns(d):
+    return max(c.CONV_COLUMNS, d[c.TAPS])
+
+
+@part
+def _conv_groups(d, blocks, block_count):
+    groups, columns = 1, _conv_columns(d)
     for block in range(block_count):
-        groups = max(groups, (blocks[block, COLUMNS] + c.CONV_COLUMNS - 1) // c.CONV_COLUMNS)
+        groups = max(groups, (blocks[block, COLUMNS] + columns - 1) // columns)
     return groups
 
 
@@ -202,9 +207,9 @@ def convolve(d, blocks, block_count, task):
     """Some columns of one block and slice of channels; the window moves on when the block commits."""
     slices = _conv_slices(d)
     block, first = task // slices % block_count, (task % slices) * c.CONV_TASK
-    begin = task // slices // block_count * c.CONV_COLUMNS
+    begin = task // slices // block_count * _conv_columns(d)
     count = min(c.CONV_TASK, d[c.CHANNELS] - first)
-    for column in range(begin, min(begin + c.CONV_COLUMNS, blocks[block, COLUMNS])):
+    for column in range(begin, min(begin + _conv_columns(d), blocks[block, COLUMNS])):
         row = blocks[block, FIRST_ROW] + column
         target = d[c.CONVOLVED] + row * d[c.CONVOLVED_STRIDE] + 4 * first
         if d[c.TAPS] == 4:
