@@ -136,7 +136,9 @@ class Turn:
         if self.committed == 0:
             self.first = at
         self.last = at
-        np.add.at(self.counts, run, 1)
+        counts = self.counts
+        for token in run:  # after a pass over the weights ``np.add.at`` takes ten times as long
+            counts[token] += 1
         # The delta tells of the ids up to the last one with text; those after it wait for theirs.
         text, told = found
         self.committed += told
