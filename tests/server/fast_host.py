@@ -91,7 +91,8 @@ class FastHost(InProcessHost):
 
     def submit(self, request: GenerationRequest, sink: EventSink) -> None:
         self.submitted += 1
-        super().submit(msgspec.structs.replace(request, ignore_stop_tokens=self._endless), sink)
+        endless = self._endless or request.ignore_stop_tokens
+        super().submit(msgspec.structs.replace(request, ignore_stop_tokens=endless), sink)
 
     def close(self) -> None:
         self.program.going.set()
