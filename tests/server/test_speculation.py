@@ -118,9 +118,18 @@ def test_answers_prompts_and_ends_are_those_of_no_drafter(servers: dict[str, Ser
 
 
 @pytest.mark.clause("EXEC-007", "NGRAM-015")
-def test_a_stop_inside_a_copy_ends_there_and_the_next_turn_reuses_it(servers: dict[str, Served]) -> None:
+def test_a_stop_inside_a_copy_ends_there_and_the_next_turn_reuses_it(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """On servers of its own: what a cache offers depends on all that was asked before."""
+    with three_servers(tmp_path_factory) as servers:
+        check_a_stop_inside_a_copy(servers)
+
+
+def check_a_stop_inside_a_copy(servers: dict[str, Served]) -> None:
     body = copying(4)
-    whole = text_of(servers["none"].ask(body))
+    whole, *others = (text_of(served.ask(body)) for served in servers.values())
+    assert others == [whole] * 2
     at = len(whole) // 2
     stop = whole[at : at + 4]
     stopped = body | {"stop": [stop]}
