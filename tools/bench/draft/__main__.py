@@ -39,7 +39,7 @@ from tools.bench.draft.runs import MAX_CONTEXT, Answer, Runner, runner
 from tools.bench.draft.tasks import COPIES, KINDS, Task, tasks
 from tools.tiny.grade import is_right
 
-_MODE = re.compile(r"mtp(?P<tokens>\d*)(?P<adaptive>a?)(?P<head>h?)(?:\+(?P<copies>\d+))?\Z")
+_MODE = re.compile(r"mtp(?P<tokens>\d*)(?P<adaptive>a?)(?P<head>h?)(?:\+(?P<copies>\d+)(?:@(?P<match>\d+))?)?\Z")
 
 
 @dataclass(slots=True)
@@ -134,16 +134,17 @@ def _milliseconds(pairs: Sequence[tuple[Answer, Answer]]) -> list[float] | None:
 
 
 def draft_settings(mode: str) -> DraftSettings:
-    """``mtp[TOKENS][a][h][+COPIES]``: a adaptive, h the proposal head. Errors: ``ValueError``."""
+    """``mtp[TOKENS][a][h][+COPIES[@MATCH]]``: a adaptive, h the proposal head. Errors: ``ValueError``."""
     found = _MODE.fullmatch(mode)
     if found is None:
-        raise ValueError(f"{mode!r} is no mode: mtp[TOKENS][a][h][+COPIES]")
+        raise ValueError(f"{mode!r} is no mode: mtp[TOKENS][a][h][+COPIES[@MATCH]]")
     return DraftSettings(
         "mtp",
         int(found["tokens"] or 3),
         proposal_head=bool(found["head"]),
         adaptive=bool(found["adaptive"]),
         copy_tokens=int(found["copies"] or 0),
+        copy_match=int(found["match"] or DraftSettings("mtp", 1).copy_match),
     )
 
 
