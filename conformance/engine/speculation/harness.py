@@ -178,20 +178,25 @@ class Subject:
             messages.append(said("assistant", prefill))
         return self.request(messages, **fields)
 
-    def sources(self, engine: Engine, count: int = _SOURCES) -> list[str]:
-        """Texts that the model repeats exactly by itself, without drafts."""
+    def sources(
+        self, engine: Engine, count: int = _SOURCES, begun: Callable[[str], str] = lambda source: ""
+    ) -> list[str]:
+        """Texts that the model repeats exactly by itself, without drafts, also from ``begun`` of them on."""
         rng, found = random.Random("ngram programs"), list[str]()
         for _ in range(_TRIED):
             document = exam_document(rng, "copy-code")
             source = document.exchanges[-1].answer
             if not 400 < len(source) < 900:
                 continue
-            (result,) = engine.run(self.copy(source))
-            if result.text == source:
+            if all(self._repeats(engine, source, prefill) for prefill in {"", begun(source)}):
                 found.append(source)
             if len(found) == count:
                 return found
         raise AssertionError(f"the model repeats only {len(found)} of {_TRIED} texts exactly")
+
+    def _repeats(self, engine: Engine, source: str, prefill: str) -> bool:
+        (result,) = engine.run(self.copy(source, prefill))
+        return prefill + result.text == source
 
 
 def said(role: Any, text: str) -> Message:

@@ -38,15 +38,20 @@ def run(argv: list[str]) -> int:
         return 0
     verdict = Verdict("--strict-fresh" in given)
     with tested.engine(None) as plain, tested.engine(settings) as engine:
-        for index, source in enumerate(tested.sources(plain)):
+        for index, source in enumerate(tested.sources(plain, begun=first_quarter)):
             stops(verdict, tested, engine, source, index)
     return verdict.status
 
 
+def first_quarter(source: str) -> str:
+    """The first lines of a text."""
+    lines = source.split("\n")
+    return "\n".join(lines[: max(1, len(lines) // 4)]) + "\n"
+
+
 def stops(verdict: Verdict, tested: Subject, engine: Engine, source: str, index: int) -> None:
     """For each place: stopped by a string and by a limit, then continued from what was said."""
-    lines = source.split("\n")
-    prefill = "\n".join(lines[: max(1, len(lines) // 4)]) + "\n"
+    prefill = first_quarter(source)
     rest = source[len(prefill) :]
     (whole,) = engine.run(tested.copy(source, prefill))
     verdict.check(f"source {index} prefix", bool(whole.text) and rest.startswith(whole.text.rstrip("\n")))
