@@ -117,6 +117,7 @@ class Speculation:
         self._special, self._clock = special, clock
         self._columns = _most_columns()
         self._reads_text = settings.copy_tokens > 0 or settings.lookup > 0
+        self._reach = 1 + max(settings.tokens, settings.copy_tokens)
         self._widths = WidthChooser(settings.tokens) if settings.adaptive else None
         self._totals = self._new_tally()
         self._began, self._width = 0.0, 0
@@ -146,8 +147,7 @@ class Speculation:
 
     def reach(self, member: Member) -> int:
         """The most tokens that the member may take in in one round."""
-        settings = self._settings
-        return max(1, min(member.turn.left, 1 + max(settings.tokens, settings.copy_tokens)))
+        return max(1, min(member.turn.left, self._reach))
 
     def end(self, lane: Lane, sound: bool = True) -> None:
         """The lane is about to be closed; its pages get all that the drafter knows of a ``sound`` prefix."""

@@ -58,12 +58,14 @@ class WidthChooser:
 
     def choose(self, rows: int) -> int:
         """The drafts per row of the next round over ``rows`` requests."""
-        costs = self._costs.setdefault(rows, _Costs(self._retry))
+        costs = self._costs.get(rows)
+        if costs is None:
+            costs = self._costs[rows] = _Costs(self._retry)
         costs.trying = None
-        for width in (self._most, 0):  # the two ends first: everything between is estimated from them
-            if costs.timed.get(width, 0) < _TIMINGS:
-                return width
         if costs.ranked is None:
+            for width in (self._most, 0):  # the two ends first: everything between is estimated from them
+                if costs.timed.get(width, 0) < _TIMINGS:
+                    return width
             best, second = self._ranking(costs)[:2]
             costs.ranked = best, second
         best, second = costs.ranked

@@ -94,14 +94,17 @@ class MtpLanes:
     def committed(self, lane: Lane, rows: Floats, outputs: Sequence[int]) -> None:
         """Columns were committed: their residual ``rows`` [n, H] and the tokens drawn after them."""
         waiting, count = self._waiting[lane.slot], len(outputs)
-        if waiting.count + count > _WAITING:
+        begin = waiting.count
+        if begin + count > _WAITING:
             self.settle(lane)
-        begin, end = waiting.count, waiting.count + count
+            begin = waiting.count
         if count == 1:  # by far the most frequent
-            waiting.hidden[begin], waiting.tokens[begin] = rows[0], outputs[0]
+            waiting.hidden[begin] = rows
+            waiting.tokens[begin] = outputs[0]
         else:
+            end = begin + count
             waiting.hidden[begin:end], waiting.tokens[begin:end] = rows, outputs
-        waiting.count = end
+        waiting.count = begin + count
 
     def settle(self, lane: Lane) -> None:
         """Take in all pairs but the newest: then the lane's pages hold everything below F − 1.

@@ -158,6 +158,7 @@ class Program:
             self.mtp = MtpLanes(
                 mtp, self._runner, self.states, config.hidden, self._set_sampler, head.token_ids
             )
+        self._hidden = self._table.wiring.hidden.array[:, : config.hidden]
         self.last_unit = (0.0, 0.0)
         self.workspace_bytes = self._table.wiring.bytes + wiring.bytes
         if mtp_table is not None:
@@ -259,7 +260,7 @@ class Program:
 
     def hidden(self, first: int, rows: int) -> npt.NDArray[np.float32]:
         """Residual rows [rows, H] of the last Forward; the next one overwrites them."""
-        return self._table.wiring.hidden.array[first : first + rows, : self.config.hidden]
+        return self._hidden[first : first + rows]
 
     def logits(self, rows: int) -> npt.NDArray[np.float32]:
         """The last Forward's logits [rows, vocabulary] (tests and scoring)."""
