@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
 import pytest
 
 from ninfer.engine.events import DraftUsage, Usage
 from ninfer.fast.draft.speculation import RoundTrace
 from tools.bench.draft.__main__ import Figures, draft_settings, plot, row
 from tools.bench.draft.runs import Answer
+from tools.bench.draft.served import Served, ask, summary
 
 
 def answer(seconds: float, tokens: int, draft: DraftUsage | None = None, rounds: int = 0) -> Answer:
@@ -52,6 +58,49 @@ def test_a_whole_request_is_told_with_and_without_its_prompt_in_the_cache() -> N
     assert (found["request_speedup"], found["cached_request_speedup"]) == (2.5 / 1.5, 4)
     assert (found["cached_computed_prefill_tokens"], found["cached_reused_tokens"]) == (80, 20)
     assert " 1.67    4.00 " in row(one)
+
+
+def test_served_copies_are_compared_as_a_client_sees_them() -> None:
+    def served(seconds: float) -> Served:
+        return Served("text", True, 100, seconds / 10, seconds)
+
+    pairs = [[(served(3.0), served(1.0)), (served(4.0), served(1.0))], [(served(2.0), served(2.0))]]
+    found = summary(pairs)
+    assert (found["answers"], found["speedup"], found["median_speedup"]) == (3, 9 / 4, 2.25)
+    assert found["off_ms"] == 3000
+    assert found["tokens"] == 100
+
+
+def test_a_served_copy_is_read_from_its_stream() -> None:
+    """A stand-in server: the text, the reason and the time of the first text, not of the empty first event."""
+    events = (
+        {"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]},
+        {"choices": [{"delta": {"content": "one "}, "finish_reason": None}]},
+        {"choices": [{"delta": {"content": "two"}, "finish_reason": "stop"}]},
+        {"choices": [], "usage": {"completion_tokens": 7}},
+    )
+    pauses = (0.0, 0.2, 0.0, 0.0)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.end_headers()
+            for event, pause in zip(events, pauses, strict=True):
+                time.sleep(pause)
+                self.wfile.write(b"data: " + json.dumps(event, separators=(",", ":")).encode() + b"\n\n")
+            self.wfile.write(b"data: [DONE]\n\n")
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        found = ask(("127.0.0.1", server.server_port), {})
+        thread.join()
+    assert (found.text, found.stopped, found.tokens) == ("one two", True, 7)
+    assert 0.2 <= found.first_s <= found.whole_s
 
 
 def test_modes() -> None:

@@ -39,7 +39,9 @@ from tools.bench.draft.runs import MAX_CONTEXT, Answer, Runner, runner
 from tools.bench.draft.tasks import COPIES, KINDS, Task, tasks
 from tools.tiny.grade import is_right
 
-_MODE = re.compile(r"mtp(?P<tokens>\d*)(?P<adaptive>a?)(?P<head>h?)(?:\+(?P<copies>\d+)(?:@(?P<match>\d+))?)?\Z")
+_MODE = re.compile(
+    r"mtp(?P<tokens>\d*)(?P<adaptive>a?)(?P<head>h?)(?:\+(?P<copies>\d+)(?:@(?P<match>\d+))?)?\Z"
+)
 
 
 @dataclass(slots=True)
