@@ -72,7 +72,7 @@ def test_served_copies_are_compared_as_a_client_sees_them() -> None:
 
 
 def test_a_served_copy_is_read_from_its_stream() -> None:
-    """A stand-in server: the text, the reason and the time of the first text, not of the empty first event."""
+    """The text, the reason, and when the first text came, not the first event, which has none."""
     events = (
         {"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]},
         {"choices": [{"delta": {"content": "one "}, "finish_reason": None}]},
