@@ -12,6 +12,7 @@ import torch
 
 from ninfer.artifact import Artifact
 from ninfer.fast.ops.select import gpu as select
+from ninfer.fast.program.gpu.mtp_lanes import Rows
 from ninfer.fast.program.mtp_lanes import Wish
 from ninfer.fast.program.program import Program, ProgramOptions, Row, Sampler
 from ninfer.fast.program.verify import Block
@@ -145,6 +146,11 @@ def test_drafts_are_those_of_the_cpu_program(tmp_path: Path) -> None:
     mine.run()
     assert mine.outputs == theirs.outputs
     assert mine.drafts == theirs.drafts
+
+
+def test_a_drafter_is_told_of_as_many_rows_as_tokens() -> None:
+    """Rows stay on the device; drafters of any kind may count them."""
+    assert len(Rows(4, 3)) == 3
 
 
 def test_a_proposal_heads_draws_count_output_by_id_and_the_drafts_before_them() -> None:

@@ -43,6 +43,10 @@ class Rows:
     first: int
     count: int
 
+    def __len__(self) -> int:
+        """Rows, as of any drafter's."""
+        return self.count
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Taken:
