@@ -121,6 +121,8 @@ class Speculation:
         self._widths = WidthChooser(settings.tokens) if settings.adaptive else None
         self._totals = self._new_tally()
         self._began, self._width = 0.0, 0
+        # Rounds of so many members that the chooser has nothing to say of.
+        self._passed, self._passed_rows, self._is_passed = 0, 0, False
         self.trace: Callable[[RoundTrace], None] | None = None
 
     def open(self, request: GenerationRequest, room: int) -> RequestDraft:
@@ -162,9 +164,16 @@ class Speculation:
 
         Then ``verify`` follows, or ``stepped`` for every member, and ``ended`` at last.
         """
+        rows = len(members)
+        self._is_passed = self._passed > 0 and rows == self._passed_rows
+        if self._is_passed:
+            self._passed -= 1
+            return None
         self._began = self._clock()
-        self._width = width = self._neural_width(len(members))
+        self._width = width = self._neural_width(rows)
         if not width and not self._reads_text:
+            if self._widths is not None and not self._widths.needs_cost(rows):
+                self._passed, self._passed_rows = self._widths.pass_over(rows), rows
             return None
         proposals = self._propose(members, width)
         return None if all(proposal is NO_DRAFTS for proposal in proposals) else proposals
@@ -199,7 +208,7 @@ class Speculation:
         """The round is over for its ``rows`` members, of which each got so many tokens: learn from it."""
         widths = self._widths
         if proposals is None:
-            if widths is not None and widths.needs_cost(rows):
+            if not self._is_passed and widths is not None and widths.needs_cost(rows):
                 widths.note(rows, self._width, self._clock() - self._began, ())
         elif widths is not None and not any(proposal.copied for proposal in proposals):
             accepted = [

@@ -82,6 +82,18 @@ class WidthChooser:
         costs = self._costs[rows]
         return costs.timed.get(0, 0) < _TIMINGS or costs.trying == 0 or costs.rounds % _RANKED_ROUNDS == 0
 
+    def pass_over(self, rows: int) -> int:
+        """Rounds to come that have no drafts and need not be timed; they count as chosen from now on.
+
+        Only after a choice of 0 whose time is not needed.
+        """
+        costs = self._costs[rows]
+        if costs.ranked is None or costs.ranked[0] or costs.trying is not None:
+            return 0
+        passed = min(costs.wait - costs.rounds, _RANKED_ROUNDS - costs.rounds % _RANKED_ROUNDS) - 1
+        costs.rounds += max(0, passed)
+        return max(0, passed)
+
     def note(self, rows: int, width: int, seconds: float, accepted: Sequence[tuple[int, int]]) -> None:
         """A round of this width took so long; per row, its (drafted, accepted) neural drafts."""
         costs = self._costs.setdefault(rows, _Costs(self._retry))

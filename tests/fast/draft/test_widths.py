@@ -37,6 +37,22 @@ def test_a_drafter_that_is_always_wrong_costs_next_to_nothing() -> None:
     assert widths.count(0) > 950
 
 
+def test_rounds_that_are_passed_over_are_those_that_would_have_been_chosen() -> None:
+    def widths(passes: bool) -> list[int]:
+        chooser, chosen = WidthChooser(3), list[int]()
+        while len(chosen) < 3000:
+            width = chooser.choose(1)
+            chosen.append(width)
+            if width or chooser.needs_cost(1):
+                chooser.note(1, width, linear(width), [(width, 0)] if width else [])
+            elif passes:
+                chosen += [0] * chooser.pass_over(1)
+        return chosen[:3000]
+
+    assert widths(True) == widths(False)
+    assert 1 < sum(width > 0 for width in widths(True)) < 60
+
+
 def test_a_drafter_that_is_always_right_is_used_to_its_width() -> None:
     tokens, seconds, widths = simulate(WidthChooser(5), 1000, 1.0, linear)
     assert tokens / seconds > 0.97 * 6 / linear(5)
