@@ -25,6 +25,11 @@ class DraftSettings(msgspec.Struct, frozen=True):
     copy_tokens: int = 0
     copy_match: int = 12
 
+    @property
+    def most_drafts(self) -> int:
+        """The most drafts of a row in a round, of any kind."""
+        return max(self.tokens, self.copy_tokens)
+
 
 class CacheSettings(msgspec.Struct, frozen=True):
     """The prefix cache as asked for; None follows from the rest. ``reuse`` False: it is off.

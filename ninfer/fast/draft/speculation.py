@@ -117,7 +117,7 @@ class Speculation:
         self._special, self._clock = special, clock
         self._columns = _most_columns()
         self._reads_text = settings.copy_tokens > 0 or settings.lookup > 0
-        self._reach = 1 + max(settings.tokens, settings.copy_tokens)
+        self._reach = 1 + settings.most_drafts
         self._widths = WidthChooser(settings.tokens) if settings.adaptive else None
         self._totals = self._new_tally()
         self._began, self._width = 0.0, 0
@@ -304,12 +304,12 @@ class Speculation:
 
     def _new_tally(self) -> Tally:
         settings = self._settings
-        return Tally(settings.backend, settings.tokens, max(settings.tokens, settings.copy_tokens))
+        return Tally(settings.backend, settings.tokens, settings.most_drafts)
 
 
 def verified_columns(settings: DraftSettings, lanes: int) -> int:
     """The most columns of one verification: of every lane its pending token and the most drafts of a kind."""
-    return min(_most_columns(), lanes * (1 + max(settings.tokens, settings.copy_tokens)))
+    return min(_most_columns(), lanes * (1 + settings.most_drafts))
 
 
 def _most_columns() -> int:

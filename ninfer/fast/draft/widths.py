@@ -90,9 +90,10 @@ class WidthChooser:
         costs = self._costs[rows]
         if costs.ranked is None or costs.ranked[0] or costs.trying is not None:
             return 0
-        passed = min(costs.wait - costs.rounds, _RANKED_ROUNDS - costs.rounds % _RANKED_ROUNDS) - 1
-        costs.rounds += max(0, passed)
-        return max(0, passed)
+        due = min(costs.wait - costs.rounds, _RANKED_ROUNDS - costs.rounds % _RANKED_ROUNDS)
+        passed = max(0, due - 1)
+        costs.rounds += passed
+        return passed
 
     def note(self, rows: int, width: int, seconds: float, accepted: Sequence[tuple[int, int]]) -> None:
         """A round of this width took so long; per row, its (drafted, accepted) neural drafts."""

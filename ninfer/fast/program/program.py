@@ -164,7 +164,7 @@ class Program:
         if mtp_table is not None:
             self.workspace_bytes += mtp_table.wiring.bytes
 
-    def _reads(self, *weights: object) -> Reads:
+    def _reads(self, weights: TextWeights | MtpWeights) -> Reads:
         """What rounds with these weights read."""
         evens = any(matrix.evens_first for matrix in matrices(weights))
         return Reads(evens, self.options.rounds_inputs)
@@ -173,7 +173,7 @@ class Program:
         assert self.pages is not None, "a head's config has attention members"
         options = self.options
         sizes = (options.max_context, options.vocabulary, options.threads)
-        lanes, reads = options.lanes, self._reads(head, weights)
+        lanes, reads = options.lanes, self._reads(head)
         memory = (self.states, self.pages)
         return MtpTable(self.config, head, weights, *memory, *sizes, builder, lanes, reads)
 

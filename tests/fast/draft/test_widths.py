@@ -76,7 +76,10 @@ def test_a_drafter_that_becomes_right_is_found_again() -> None:
 
 def test_a_first_round_that_was_slow_by_chance_does_not_decide_for_ever() -> None:
     chooser, rounds = WidthChooser(3), iter(range(10**6))
-    spiky = lambda width: linear(width) * (100 if next(rounds) in (6, 7, 8, 9, 10, 11) else 1)  # noqa: E731
+
+    def spiky(width: int) -> float:
+        return linear(width) * (100 if next(rounds) in (6, 7, 8, 9, 10, 11) else 1)
+
     _, _, widths = simulate(chooser, 2000, 0.0, spiky)
     assert widths[-500:].count(0) > 450
 
