@@ -107,9 +107,10 @@ def chunk_reads_a_wrong_page(program: Program) -> None:
 def missing_last_chunk_row(program: Program) -> None:
     """The key and value of a chunk's last token are not written."""
     inner = program._runner.run
-    appends = set(operations(program, t.APPEND, in_round=False))
+    long, short = (set(operations(program, t.APPEND, in_round=rounds)) for rounds in (False, True))
 
     def run(first: int, last: int, rows: int, blocks: int) -> None:
+        appends = long | short if (first, last) == program._table.chunk else long
         for index in range(first, last):
             inner(index, index + 1, rows - (index in appends and rows > 1), blocks)
 
@@ -325,9 +326,7 @@ def tie_to_the_higher_id(program: Program) -> None:
     words = 1 + 2 * select.CANDIDATES
     records = best.reshape(-1, words)
 
-    def finish(rows: int) -> list[int]:
-        scan, draw = program._table.finish[0], program._table.finish[0] + 1
-        program._runner.run(scan, draw, rows, 0)
+    def after(index: int, rows: int, blocks: int) -> None:
         for record in records[:rows]:
             ids = record[1 : 1 + select.CANDIDATES]
             values = record[1 + select.CANDIDATES :].view(np.float32)
@@ -336,10 +335,8 @@ def tie_to_the_higher_id(program: Program) -> None:
                     ids[[place, place + 1]] = ids[[place + 1, place]]
             if record[0] == 1 and ids[0] % 2 == 0:
                 ids[0] += 1  # greedy keeps one candidate; its twin is the next id
-        program._runner.run(draw, draw + 1, rows, 0)
-        return [int(token) for token in program._table.drawn[:rows]]
 
-    program._finish = finish  # type: ignore[method-assign]
+    around(program, t.SCAN, False, None, after)
 
 
 def _set(field: str, value: Callable[[Any], Any]) -> Plant:

@@ -39,15 +39,19 @@ def floats_at(address: int, count: int) -> npt.NDArray[np.float32]:
 
 
 def around(program: Program, opcode: int, in_round: bool, before: Hook | None, after: Hook | None) -> None:
-    """Run the table one operation at a time, with hooks around those of ``opcode``."""
+    """Run the table one operation at a time, with hooks around those of ``opcode``.
+
+    Short chunks run a round's operations, and are no round.
+    """
     runner, (begin, end) = program._runner, program._table.forward
     inner, opcodes = runner.run, runner._table.opcodes
 
     def run(first: int, last: int, rows: int, blocks: int) -> None:
         if first == last:  # the end of the helper threads
             inner(first, last, rows, blocks)
+        of_round = (first, last) != program._table.chunk
         for index in range(first, last):
-            hit = opcodes[index] == opcode and (begin <= index < end) == in_round
+            hit = opcodes[index] == opcode and (of_round and begin <= index < end) == in_round
             if hit and before is not None:
                 before(index, rows, blocks)
             inner(index, index + 1, rows, blocks)

@@ -7,9 +7,7 @@ The one exception that a file can cause here is ``ArtifactError``.
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ninfer import collector
 from ninfer.artifact import json_text, schema, shapes
 from ninfer.artifact.contract import container, encodings
 from ninfer.artifact.directory import Binding, Directory, ResourceObject, Shape, TensorObject
@@ -54,20 +53,6 @@ class EncodedPiece:
     planes: Mapping[str, NDArray[Any]]
 
 
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """No cycle collection while a directory is built: it makes no cycles, and scanning the half a million
-    objects of a mixture-of-experts model again and again took half of the time (0.53 s against 0.28 s).
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 class Artifact:
     """An open artifact; a context manager. Reading is thread-safe.
 
@@ -92,7 +77,9 @@ class Artifact:
         header_bytes = container().header_bytes
         header = parse_entry(mapped[:header_bytes].tobytes(), mapped.size)
         text = mapped[header_bytes : header_bytes + header.json_bytes].tobytes()
-        with _collector_paused():
+        # Scanning the half a million objects of a mixture-of-experts directory again and again took half of
+        # the time (0.53 s against 0.28 s).
+        with collector.paused():
             directory = schema.build(json_text.parse(text), entry.name)
         check_entry_length(mapped, header.payload_start, directory.files[0].payload_bytes)
         first = mapped[header.payload_start :]

@@ -19,6 +19,7 @@ from typing import NoReturn
 
 import msgspec
 
+from ninfer import collector
 from ninfer.engine.events import EngineEvent, Fatal, LoadProgress, LogRecord, Ready, StartFailed
 from ninfer.engine.frames import FrameError, FrameReader, FrameWriter
 from ninfer.engine.interface import Worker
@@ -94,6 +95,7 @@ class Child:
             reason = str(error) if isinstance(error, NinferError) else f"{type(error).__name__}: {error}"
             self._sender.send(StartFailed(reason))
             self._leave_failed()
+        collector.set_aside()
         return worker, time.monotonic() - started
 
     def _report_load(self, loaded: int, total: int) -> None:

@@ -66,6 +66,11 @@ class Active:
             self.lineage.content.extend(tokens)
 
     @property
+    def text(self) -> Content:
+        """Its prompt and what was committed."""
+        return self.lineage.content
+
+    @property
     def prompt(self) -> int:
         """Tokens of the prompt."""
         return self.lineage.prompt

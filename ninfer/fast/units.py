@@ -82,6 +82,8 @@ class Units:
             drawn = self._program.first(lane, row, active.sampler)
             self._account.launched(*self._program.last_unit)
             self.settle(active, drawn)
+            if self._speculation is not None and active.turn.reason is None:
+                self._speculation.begin(active)
         else:  # no output was asked for: the prompt is processed, nothing is drawn
             active.first = active.last = self._clock()
             self.finish(active)
@@ -94,6 +96,8 @@ class Units:
         """One round: every member's pending token in, its next token out. A bad row fails alone."""
         speculation = self._speculation
         self._account.enter(Stage.SUBMIT, Work.DECODE)
+        if speculation is not None and speculation.passes(members):
+            speculation = None
         if speculation is not None:
             began = self._clock()
             proposals = speculation.propose(members)
@@ -110,7 +114,7 @@ class Units:
         self._gaps.note(*self._program.last_unit)
         for row, (active, drawn) in enumerate(zip(members, tokens, strict=True)):
             try:
-                self.settle(active, drawn, row)
+                self.settle(active, drawn, row, speculation)
             except Exception as error:
                 failures.append(([active], error))
         if speculation is not None:
@@ -148,11 +152,13 @@ class Units:
         speculation.ended(len(members), proposals, [result.tokens for result in results])
         return failures
 
-    def settle(self, active: Active, drawn: int, row: int | None = None) -> None:
+    def settle(
+        self, active: Active, drawn: int, row: int = 0, speculation: Speculation | None = None
+    ) -> None:
         """Commit a token, publish what became whole, finish when it was the last.
 
-        It is the drawn one, unless the turn says which must follow; ``row`` is that of the round which drew
-        it (None: the prompt's first).
+        It is the drawn one, unless the turn says which must follow; ``speculation`` hears that it was drawn
+        as ``row`` of a round.
         """
         token = check_drawn(drawn)
         if active.turn.forced is not None:
@@ -160,17 +166,14 @@ class Units:
         # The token just taken in has given sound logits: only now may others resume from it.
         self._residents.cache.committed(active.lineage, active.bound)
         deltas = list(active.turn.commit(token, self._clock()))
-        speculation = self._speculation
         try:
             active.took([token])
-            if speculation is not None and row is not None:
+            if speculation is not None:
                 speculation.stepped(active, row, token)
             self._count(active, 1)
         finally:  # what was drawn reaches the client, whatever else fails
             self._publish_text(active, deltas)
         self._finish_ended(active)
-        if speculation is not None and row is None and active.turn.reason is None:
-            speculation.begin(active)
 
     def _count(self, active: Active, tokens: int) -> None:
         """So many tokens were committed just now."""

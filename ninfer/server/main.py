@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import ninfer
+from ninfer import collector
 from ninfer.cli.engine_options import engine_settings
 from ninfer.cli.parser import run
 from ninfer.engine.events import LoadProgress
@@ -110,8 +111,10 @@ def _serve(
         console.close()
         os._exit(_EXIT_INTERRUPTED)
 
+    app = build_app(services)
+    collector.set_aside()
     serve_until_stopped(
-        build_app(services),
+        app,
         sock,
         services.limits.listen_backlog,
         lambda: StopSwitch(console, saves=options["prefix_cache_file"] is not None, leave=leave),

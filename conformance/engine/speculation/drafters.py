@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from ninfer.fast.draft.ngram.index import Tokens
-from ninfer.fast.program.mtp_lanes import Wish
+from ninfer.fast.program.mtp_lanes import Text, Wish
 from ninfer.fast.program.program import Lane
 from tests.support.nano import VOCABULARY
 
@@ -24,16 +23,18 @@ class KnowingDrafter:
     wrong: float
     random: np.random.Generator
     answers: dict[str, list[int]]
+    untold: int = 5
     _owners: dict[int, tuple[str, int]] = field(default_factory=dict)
 
     def assign(self, slot: int, request: str, prompt: int) -> None:
         self._owners[slot] = (request, prompt)
 
-    def begin(self, lane: Lane, token: int) -> None:
+    def begin(self, lane: Lane, text: Text) -> None:
         pass
 
-    def committed(self, lane: Lane, rows: npt.NDArray[np.float32], outputs: Sequence[int]) -> None:
-        assert len(rows) == len(outputs) > 0
+    def committed(self, lane: Lane, first: int, outputs: Sequence[int]) -> None:
+        assert first >= 0
+        assert len(outputs) > 0
 
     def settle(self, lane: Lane) -> None:
         pass

@@ -25,7 +25,7 @@ from ninfer.fast.draft.acceptance import Settled, accept
 from ninfer.fast.draft.ngram.index import NOTHING, NgramIndex, Tokens
 from ninfer.fast.draft.widths import WidthChooser
 from ninfer.fast.memory.lanes import Lane
-from ninfer.fast.program.mtp_lanes import Wish
+from ninfer.fast.program.mtp_lanes import Text, Wish
 from ninfer.fast.program.program import Program, Sampler
 from ninfer.fast.program.verify import Block
 
@@ -33,15 +33,18 @@ from ninfer.fast.program.verify import Block
 class Drafter(Protocol):
     """A neural drafter with memory per lane (``MtpLanes``)."""
 
-    def begin(self, lane: Lane, token: int) -> None:
-        """The prompt is in and its first output token is drawn."""
+    untold: int
+    """Tokens that a lane may take in without ``committed``, while nothing is drafted."""
+
+    def begin(self, lane: Lane, text: Text) -> None:
+        """The prompt is in and its first output token is drawn: it ends ``text``, which grows from now on."""
 
     def draft(self, wishes: Sequence[Wish]) -> list[Tokens]:
         """At most as many drafts per wish as it asks for."""
         ...
 
-    def committed(self, lane: Lane, rows: npt.NDArray[np.float32], outputs: Sequence[int]) -> None:
-        """Columns were committed: their residual rows and the tokens after them."""
+    def committed(self, lane: Lane, first: int, outputs: Sequence[int]) -> None:
+        """Columns were committed: those from row ``first`` of the last Forward, and the tokens after them."""
 
     def settle(self, lane: Lane) -> None:
         """Leave nothing of the lane's prefix in memory of the drafter's own."""
@@ -69,6 +72,11 @@ class Member(Protocol):
     @property
     def bound(self) -> Lane:
         """Its lane."""
+        ...
+
+    @property
+    def text(self) -> Text:
+        """Its prompt and what was committed."""
         ...
 
     def took(self, tokens: Sequence[int]) -> None:
@@ -121,8 +129,8 @@ class Speculation:
         self._widths = WidthChooser(settings.tokens) if settings.adaptive else None
         self._totals = self._new_tally()
         self._began, self._width = 0.0, 0
-        # Rounds of so many members that the chooser has nothing to say of.
-        self._passed, self._passed_rows, self._is_passed = 0, 0, False
+        # So many rounds of these members, if they come next, are passed over; so many were and not counted.
+        self._passing, self._to_pass, self._passed = list[Member](), 0, 0
         self.trace: Callable[[RoundTrace], None] | None = None
 
     def open(self, request: GenerationRequest, room: int) -> RequestDraft:
@@ -136,44 +144,52 @@ class Speculation:
     @property
     def counters(self) -> DraftCounters:
         """Counts over all requests since the start."""
+        self._count_passed()
         return self._totals.counters
 
     def begin(self, member: Member) -> None:
         """The member's first token is committed."""
-        self._drafter.begin(member.bound, member.token)
+        self._drafter.begin(member.bound, member.text)
         self._append(member, [member.token])
 
     def resume(self, member: Member) -> None:
         """The member is back on a new lane, with everything but its pending token taken in again."""
-        self._drafter.begin(member.bound, member.token)
+        self._drafter.begin(member.bound, member.text)
 
     def reach(self, member: Member) -> int:
         """The most tokens that the member may take in in one round."""
-        return max(1, min(member.turn.left, self._reach))
+        left = member.turn.left
+        return self._reach if left >= self._reach else max(1, left)
 
     def end(self, lane: Lane, sound: bool = True) -> None:
         """The lane is about to be closed; its pages get all that the drafter knows of a ``sound`` prefix."""
+        self._count_passed()
         try:
             if sound:
                 self._drafter.settle(lane)
         finally:
             self._drafter.forget(lane)
 
+    def passes(self, members: Sequence[Member]) -> bool:
+        """Whether the coming round of ``members`` is an ordinary one that nobody here need hear of."""
+        if not self._to_pass or members != self._passing:
+            return False
+        self._to_pass -= 1
+        self._passed += 1
+        if self.trace is not None:
+            self.trace(traced([NO_DRAFTS] * len(members), (1,) * len(members), 0, 0))
+        return True
+
     def propose(self, members: Sequence[Member]) -> list[Proposal] | None:
         """Begin a round: what each member may verify. None: nobody has a draft, the round is an ordinary one.
 
         Then ``verify`` follows, or ``stepped`` for every member, and ``ended`` at last.
         """
-        rows = len(members)
-        self._is_passed = self._passed > 0 and rows == self._passed_rows
-        if self._is_passed:
-            self._passed -= 1
-            return None
-        self._began = self._clock()
+        self._count_passed()
+        self._began, self._to_pass, rows = self._clock(), 0, len(members)
         self._width = width = self._neural_width(rows)
         if not width and not self._reads_text:
-            if self._widths is not None and not self._widths.needs_cost(rows):
-                self._passed, self._passed_rows = self._widths.pass_over(rows), rows
+            self._passing = list(members)
             return None
         proposals = self._propose(members, width)
         return None if all(proposal is NO_DRAFTS for proposal in proposals) else proposals
@@ -196,20 +212,21 @@ class Speculation:
 
     def stepped(self, member: Member, row: int, token: int) -> None:
         """An ordinary round has taken in the member's pending token as ``row``; ``token`` follows."""
-        self._drafter.committed(member.bound, self._program.hidden(row, 1), (token,))
-        self._totals.add_fallback()
+        self._count_fallbacks(member, 1)
+        self._drafter.committed(member.bound, row, (token,))
         draft = member.draft
-        if draft is not None:
-            draft.tally.add_fallback()
-            if draft.index is not None:
-                draft.index.append(np.array((token,), np.int32))
+        if draft is not None and draft.index is not None:
+            draft.index.append(np.array((token,), np.int32))
 
     def ended(self, rows: int, proposals: Sequence[Proposal] | None, committed: Sequence[int]) -> None:
         """The round is over for its ``rows`` members, of which each got so many tokens: learn from it."""
         widths = self._widths
         if proposals is None:
-            if not self._is_passed and widths is not None and widths.needs_cost(rows):
-                widths.note(rows, self._width, self._clock() - self._began, ())
+            if widths is not None:
+                if widths.needs_cost(rows):
+                    widths.note(rows, self._width, self._clock() - self._began, ())
+                if not self._width and not self._reads_text:
+                    self._to_pass = widths.pass_over(rows, self._drafter.untold)
         elif widths is not None and not any(proposal.copied for proposal in proposals):
             accepted = [
                 (len(proposal.drafts), max(0, count - 1))
@@ -283,14 +300,14 @@ class Speculation:
         first = 0
         for member, block, proposal, tokens in zip(members, blocks, proposals, outputs, strict=True):
             if tokens:
-                self._committed(member, self._program.hidden(first, len(tokens)), tokens)
+                self._committed(member, first, tokens)
                 self._count(member, proposal, len(tokens) - 1)
             first += len(block.tokens)
         yield from results
 
-    def _committed(self, member: Member, rows: npt.NDArray[np.float32], tokens: list[int]) -> None:
+    def _committed(self, member: Member, first: int, tokens: list[int]) -> None:
         member.took(tokens)
-        self._drafter.committed(member.bound, rows, tokens)
+        self._drafter.committed(member.bound, first, tokens)
         self._append(member, tokens)
 
     def _append(self, member: Member, tokens: list[int]) -> None:
@@ -301,6 +318,19 @@ class Speculation:
         tallies = [self._totals] + ([] if member.draft is None else [member.draft.tally])
         for tally in tallies:
             tally.add(len(proposal.drafts), accepted, proposal.copied)
+
+    def _count_passed(self) -> None:
+        """Count the rounds that were passed over since the last time."""
+        if self._passed:
+            for member in self._passing:
+                self._count_fallbacks(member, self._passed)
+            self._passed = 0
+
+    def _count_fallbacks(self, member: Member, rounds: int) -> None:
+        """So many rounds of the member were without drafts."""
+        self._totals.fallbacks += rounds
+        if member.draft is not None:
+            member.draft.tally.fallbacks += rounds
 
     def _new_tally(self) -> Tally:
         settings = self._settings

@@ -15,8 +15,8 @@ from ninfer import spec
 _PRIOR, _PRIOR_COUNT = 0.8, 3
 # A width's first cost is the least of so many.
 _TIMINGS = 3
-# Of rounds without drafts one in so many is timed.
-_RANKED_ROUNDS = 16
+# Of rounds without drafts one in so many is timed, and at least one between two trials.
+_TIMED_ROUNDS = 64
 
 
 @dataclass(slots=True)
@@ -34,6 +34,11 @@ class _Costs:
     ranked: tuple[int, int] | None = None
     timed: dict[int, int] = field(default_factory=dict)
     trials: int = 0
+
+    @property
+    def period(self) -> int:
+        """Rounds without drafts from one that is timed to the next."""
+        return min(_TIMED_ROUNDS, self.wait // 2)
 
 
 @dataclass(slots=True)
@@ -66,9 +71,7 @@ class WidthChooser:
             for width in (self._most, 0):  # the two ends first: everything between is estimated from them
                 if costs.timed.get(width, 0) < _TIMINGS:
                     return width
-            best, second = self._ranking(costs)[:2]
-            costs.ranked = best, second
-        best, second = costs.ranked
+        best, second = self._ranked(costs)
         costs.rounds += 1
         if costs.rounds >= costs.wait:
             costs.rounds, costs.trials = 0, costs.trials + 1
@@ -80,18 +83,18 @@ class WidthChooser:
     def needs_cost(self, rows: int) -> bool:
         """Whether the time of a round without drafts is worth noting: it says little that is new."""
         costs = self._costs[rows]
-        return costs.timed.get(0, 0) < _TIMINGS or costs.trying == 0 or costs.rounds % _RANKED_ROUNDS == 0
+        return costs.timed.get(0, 0) < _TIMINGS or costs.trying == 0 or costs.rounds % costs.period == 0
 
-    def pass_over(self, rows: int) -> int:
-        """Rounds to come that have no drafts and need not be timed; they count as chosen from now on.
+    def pass_over(self, rows: int, most: int) -> int:
+        """Rounds to come, ``most`` at most, that have no drafts and need not be timed.
 
-        Only after a choice of 0 whose time is not needed.
+        They count as chosen from now on. Only after a choice of 0, whose time was noted if it was needed.
         """
         costs = self._costs[rows]
-        if costs.ranked is None or costs.ranked[0] or costs.trying is not None:
+        if any(costs.timed.get(width, 0) < _TIMINGS for width in (self._most, 0)) or self._ranked(costs)[0]:
             return 0
-        due = min(costs.wait - costs.rounds, _RANKED_ROUNDS - costs.rounds % _RANKED_ROUNDS)
-        passed = max(0, due - 1)
+        due = min(costs.wait - costs.rounds, costs.period - costs.rounds % costs.period)
+        passed = max(0, min(most, due - 1))
         costs.rounds += passed
         return passed
 
@@ -131,6 +134,13 @@ class WidthChooser:
         mean = 1 / (place.reached + _PRIOR_COUNT)
         weight = max(self._acceptance_decay, mean, self._trial_weight if trying else 0.0)
         place.accepted += weight * (float(accepted) - place.accepted)
+
+    def _ranked(self, costs: _Costs) -> tuple[int, int]:
+        """The best width and the second."""
+        if costs.ranked is None:
+            best, second = self._ranking(costs)[:2]
+            costs.ranked = best, second
+        return costs.ranked
 
     def _ranking(self, costs: _Costs) -> list[int]:
         """Every width, most tokens per second first; of equal ones the narrower."""

@@ -24,7 +24,7 @@ class Lane:
     """One sequence's memory: its state slot, its pages and how many tokens they hold (the frontier).
 
     ``shift`` is the rotary position of the next token minus its place. ``block_table`` stays where it is as
-    pages are added; ``table_address`` is where.
+    pages are added; ``table_address`` is where. ``kept`` is where rounds keep its residual rows, 0: nowhere.
     """
 
     slot: int
@@ -32,6 +32,7 @@ class Lane:
     block_table: npt.NDArray[np.int32]
     frontier: int = 0
     shift: int = 0
+    kept: int = 0
     table_address: int = field(init=False)
 
     def __post_init__(self) -> None:

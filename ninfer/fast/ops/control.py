@@ -7,7 +7,8 @@ consecutive and form a *block*. Everything else of a round stands in descriptors
 from __future__ import annotations
 
 # One row. POSITION is the index in the sequence (and in the lane's KV); the rotary axes may differ from it.
-TOKEN, POSITION, AXIS_T, AXIS_H, AXIS_W, BLOCK_TABLE, ROW_FIELDS = range(7)
+# KEPT is where its lane keeps residual rows (``rows``), 0 for nowhere.
+TOKEN, POSITION, AXIS_T, AXIS_H, AXIS_W, BLOCK_TABLE, KEPT, ROW_FIELDS = range(8)
 
 # One lane's block of consecutive rows. STATE is the address of its committed state image.
 # COMMIT 1: recurrent and conv state advance in place (plain decode); 0: state is only read, columns are kept.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from ninfer.fast.memory.pages import PagePool
 from ninfer.fast.memory.states import StateImages
 from ninfer.fast.ops.attention.contract import SPLIT_TOKENS
-from ninfer.fast.ops.control import AXIS_T, BLOCK_TABLE, MAX_COLUMNS, POSITION, TOKEN
+from ninfer.fast.ops.control import AXIS_T, AXIS_W, MAX_COLUMNS, POSITION, TOKEN
 from ninfer.fast.ops.select import contract as select
 from ninfer.fast.program import table as t
 from ninfer.fast.program.layers import LayerTable
@@ -24,10 +25,14 @@ from ninfer.fast.program.parameters import LayerWeights, TextWeights, load_layer
 from ninfer.fast.program.proposal import proposal_ids
 from ninfer.fast.program.round import RoundRunner
 from ninfer.fast.program.text import Range, pending_table
+from ninfer.fast.program.text_rows import fill_text_rows
 from ninfer.fast.program.weights import Matrix, WeightLoader
 from ninfer.fast.program.wiring import FLOATS, Reads, Wiring
 from ninfer.model.config import TextConfig
 from ninfer.model.parameters import mtp_parameters
+
+if TYPE_CHECKING:
+    from ninfer.fast.memory.lanes import Lane
 
 Floats = npt.NDArray[np.float32]
 Tokens = npt.NDArray[np.int32]
@@ -51,21 +56,20 @@ class Pairs:
     """Consecutive pairs of one lane from place ``start``.
 
     Shapes: ``hidden`` [n, H] residual rows, ``tokens`` [n] the ids after them, ``axes`` [3, n] the rotary
-    positions of the rows; ``block_table`` lists the lane's pages.
+    positions of the rows (None: those of text that follows the prompt).
     """
 
+    lane: Lane
     start: int
     hidden: Floats
     tokens: Tokens
-    axes: Tokens
-    block_table: Tokens
+    axes: Tokens | None = None
 
     def part(self, begin: int, end: int) -> Pairs:
         """The pairs ``begin``..``end``, counted from the first."""
         rows = slice(begin, end)
-        return Pairs(
-            self.start + begin, self.hidden[rows], self.tokens[rows], self.axes[:, rows], self.block_table
-        )
+        axes = None if self.axes is None else self.axes[:, rows]
+        return Pairs(self.lane, self.start + begin, self.hidden[rows], self.tokens[rows], axes)
 
 
 def load_mtp_weights(
@@ -206,7 +210,7 @@ class MtpRunner:
         self._table.previous.natural.array[:count] = self._table.final.natural.array[:count]
         rows[:count, TOKEN] = tokens
         rows[:count, POSITION] += 1
-        rows[:count, AXIS_T : AXIS_T + 3] += 1
+        rows[:count, AXIS_T : AXIS_W + 1] += 1
         return self._run(self._table.again, count)
 
     @property
@@ -220,11 +224,10 @@ class MtpRunner:
 
     def _fill(self, column: int, pairs: Pairs) -> int:
         """Put pairs into the rows from ``column``; the row after them."""
-        count, width = len(pairs.tokens), pairs.hidden.shape[1]
-        end, rows = column + count, self._runner.rows
-        rows[column:end, TOKEN] = pairs.tokens
-        rows[column:end, POSITION] = np.arange(pairs.start, pairs.start + count)
-        rows[column:end, AXIS_T : AXIS_T + 3] = pairs.axes.T
-        rows[column:end, BLOCK_TABLE] = pairs.block_table.ctypes.data
+        width, end = pairs.hidden.shape[1], column + len(pairs.tokens)
+        rows = self._runner.rows[column:end]
+        fill_text_rows(rows, pairs.lane, pairs.start, pairs.tokens)
+        if pairs.axes is not None:
+            rows[:, AXIS_T : AXIS_W + 1] = pairs.axes.T
         self._table.given.array[column:end, :width] = pairs.hidden
         return end

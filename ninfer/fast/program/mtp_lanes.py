@@ -1,15 +1,16 @@
 """What the prediction head knows of each lane: pairs it has not taken in yet, and its drafts.
 
 Owns the alignment: after the text model has taken in the tokens below the frontier F, every pair up to
-place F − 1 is known, the newest one joining the last hidden row with the lane's pending token. Pairs wait
-here until there is something to draft, so that a lane that never drafts pays nearly nothing.
+place F − 1 is known, the newest one joining the last hidden row with the lane's pending token. Rounds leave
+the residual rows of a lane's newest places here themselves, its ids stand in its text: pairs wait until there
+is something to draft, so that a lane that never drafts pays nearly nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +28,18 @@ Floats = npt.NDArray[np.float32]
 Tokens = npt.NDArray[np.int32]
 SetSampler = Callable[[int, "Sampler", int], None]
 
-# Pairs that wait at most: what one verification commits, and as many from before.
-_WAITING = 2 * MAX_COLUMNS
+# Places of which a lane's rows are kept; tokens that it may take in without this drafter being told.
+KEPT_PLACES, UNTOLD = 4 * MAX_COLUMNS, 64
+# Pairs that wait at most: a verification after that must leave their rows alone.
+_MOST_WAITING = KEPT_PLACES - MAX_COLUMNS - UNTOLD
+
+
+class Text(Protocol):
+    """A growing sequence of committed ids."""
+
+    def tokens(self, begin: int, end: int) -> Tokens:
+        """Ids of the places ``begin..end``."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,28 +53,33 @@ class Wish:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """Pairs from place ``start``: the first ``count`` rows."""
+    """Pairs from place ``start`` to the lane's frontier: rows [KEPT_PLACES, H] by place, ids in ``text``."""
 
     start: int
-    count: int
-    hidden: Floats
-    tokens: Tokens
+    rows: Floats
+    text: Text
 
 
 class MtpLanes:
-    """The head for the lanes of one program. ``token_ids``: the ids of its head's rows (None: the ids)."""
+    """The head for the lanes of one program; ``kept`` [lanes, KEPT_PLACES, H] is what its rounds write.
+
+    ``token_ids``: the ids of its head's rows (None: the ids).
+    """
+
+    untold = UNTOLD
 
     def __init__(
         self,
         mtp: MtpRunner,
         runner: RoundRunner,
         states: StateImages,
-        hidden: int,
+        kept: Floats,
         set_sampler: SetSampler,
         token_ids: Tokens | None,
     ) -> None:
         self._mtp, self._runner, self._states = mtp, runner, states
-        self._hidden, self._set_sampler, self._token_ids = hidden, set_sampler, token_ids
+        self._hidden, self._set_sampler, self._token_ids = kept.shape[2], set_sampler, token_ids
+        self._free = list(kept)
         self._waiting: dict[int, _Waiting] = {}
 
     # --- what is known -----------------------------------------------------------------------------
@@ -76,35 +92,26 @@ class MtpLanes:
         """
         last = self.last_row(lane)
         rows, first = rows[:, : self._hidden], axes[:, :1]
-        own = Pairs(start, rows[:-1], tokens[1:], axes[:, :-1], lane.block_table)
+        own = Pairs(lane, start, rows[:-1], tokens[1:], axes[:, :-1])
         if start:
-            before = Pairs(start - 1, last[None].copy(), tokens[:1], first - 1, lane.block_table)
+            before = Pairs(lane, start - 1, last[None].copy(), tokens[:1], first - 1)
             self._mtp.take([before, own])
         else:
             self._mtp.take([own])
         last[:] = rows[-1]
 
-    def begin(self, lane: Lane, token: int) -> None:
-        """The prompt is in and its first output token is drawn."""
-        hidden = np.empty((_WAITING, self._hidden), np.float32)
-        tokens = np.zeros(_WAITING, np.int32)
-        hidden[0], tokens[0] = self.last_row(lane), token
-        self._waiting[lane.slot] = _Waiting(lane.frontier - 1, 1, hidden, tokens)
+    def begin(self, lane: Lane, text: Text) -> None:
+        """The prompt is in and its first output token is drawn: it ends ``text``, which grows from now on."""
+        self.forget(lane)
+        newest, rows = lane.frontier - 1, self._free.pop()
+        rows[newest % KEPT_PLACES] = self.last_row(lane)
+        lane.kept = rows.ctypes.data
+        self._waiting[lane.slot] = _Waiting(newest, rows, text)
 
-    def committed(self, lane: Lane, rows: Floats, outputs: Sequence[int]) -> None:
-        """Columns were committed: their residual ``rows`` [n, H] and the tokens drawn after them."""
-        waiting, count = self._waiting[lane.slot], len(outputs)
-        begin = waiting.count
-        if begin + count > _WAITING:
+    def committed(self, lane: Lane, first: int, outputs: Sequence[int]) -> None:
+        """Columns were committed, those from row ``first`` of the last Forward."""
+        if lane.frontier - self._waiting[lane.slot].start > _MOST_WAITING:
             self.settle(lane)
-            begin = waiting.count
-        if count == 1:  # by far the most frequent
-            waiting.hidden[begin] = rows
-            waiting.tokens[begin] = outputs[0]
-        else:
-            end = begin + count
-            waiting.hidden[begin:end], waiting.tokens[begin:end] = rows, outputs
-        waiting.count = begin + count
 
     def settle(self, lane: Lane) -> None:
         """Take in all pairs but the newest: then the lane's pages hold everything below F − 1.
@@ -113,14 +120,16 @@ class MtpLanes:
         """
         waiting = self._waiting.get(lane.slot)
         if waiting is not None:
-            if waiting.count > 1:
-                self._mtp.take([self._pairs(lane, waiting).part(0, waiting.count - 1)])
-                self._keep_newest(waiting)
-            self.last_row(lane)[:] = waiting.hidden[0]
+            self._mtp.take(self._older(lane))
+            waiting.start = lane.frontier - 1
+            self.last_row(lane)[:] = waiting.rows[waiting.start % KEPT_PLACES]
 
     def forget(self, lane: Lane) -> None:
         """The lane is about to be closed."""
-        self._waiting.pop(lane.slot, None)
+        waiting = self._waiting.pop(lane.slot, None)
+        if waiting is not None:
+            lane.kept = 0
+            self._free.append(waiting.rows)
 
     def last_row(self, lane: Lane) -> Floats:
         """The residual row [H] of the last token taken in, in the lane's state image.
@@ -143,7 +152,7 @@ class MtpLanes:
         drafts: list[list[int]] = [[] for _ in asked]
         if asked:
             samplers = self._open(asked)
-            drawn = self._mtp.start([self._newest(wish.lane) for wish in asked])
+            drawn = self._mtp.start([pair for wish in asked for pair in self._pairs(wish.lane)])
             self._collect(asked, drafts, drawn, samplers)
         result = [np.zeros(0, np.int32) for _ in wishes]
         for index, found in zip(order, drafts, strict=False):
@@ -167,16 +176,10 @@ class MtpLanes:
 
     def _open(self, asked: Sequence[Wish]) -> list[Tokens]:
         """Take in what waits, set every row's sampler; the arrays that the samplers point to."""
-        self._mtp.take(
-            [
-                self._pairs(wish.lane, waiting).part(0, waiting.count - 1)
-                for wish in asked
-                if (waiting := self._waiting[wish.lane.slot]).count > 1
-            ]
-        )
+        self._mtp.take([pairs for wish in asked for pairs in self._older(wish.lane)])
         kept = []
         for row, wish in enumerate(asked):
-            self._keep_newest(self._waiting[wish.lane.slot])
+            self._waiting[wish.lane.slot].start = wish.lane.frontier - 1
             self._set_sampler(row, wish.sampler, wish.lane.frontier + 1)
             self._mtp.pending[row, 0] = 0
             if self._token_ids is not None and _penalised(wish.sampler):
@@ -197,20 +200,22 @@ class MtpLanes:
     def _global(self, local: int) -> int:
         return local if local < 0 or self._token_ids is None else int(self._token_ids[local])
 
-    def _pairs(self, lane: Lane, waiting: _Waiting) -> Pairs:
-        count = waiting.count
-        begin = waiting.start + lane.shift
-        axes = np.tile(np.arange(begin, begin + count, dtype=np.int32), (3, 1))
-        return Pairs(waiting.start, waiting.hidden[:count], waiting.tokens[:count], axes, lane.block_table)
+    def _older(self, lane: Lane) -> list[Pairs]:
+        """What waits but for the newest pair."""
+        return self._pairs(lane, until=lane.frontier - 1)
 
-    def _newest(self, lane: Lane) -> Pairs:
-        waiting = self._waiting[lane.slot]
-        return self._pairs(lane, waiting).part(waiting.count - 1, waiting.count)
-
-    def _keep_newest(self, waiting: _Waiting) -> None:
-        newest = waiting.count - 1
-        waiting.hidden[0], waiting.tokens[0] = waiting.hidden[newest], waiting.tokens[newest]
-        waiting.start, waiting.count = waiting.start + newest, 1
+    def _pairs(self, lane: Lane, until: int | None = None) -> list[Pairs]:
+        """The pairs that wait, those before ``until``; two stretches where their rows go round the end."""
+        waiting, end = self._waiting[lane.slot], lane.frontier if until is None else until
+        assert lane.frontier - waiting.start <= KEPT_PLACES, "rows of pairs that wait were overwritten"
+        found, begin = [], waiting.start
+        while begin < end:
+            at = begin % KEPT_PLACES
+            count = min(end - begin, KEPT_PLACES - at)
+            tokens = waiting.text.tokens(begin + 1, begin + 1 + count)
+            found.append(Pairs(lane, begin, waiting.rows[at : at + count], tokens))
+            begin += count
+        return found
 
 
 def _penalised(sampler: Sampler) -> bool:

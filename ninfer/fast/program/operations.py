@@ -18,6 +18,7 @@ from ninfer.fast.ops.linear.contract import SEGMENT_FIELDS
 from ninfer.fast.ops.moe import cpu as moe
 from ninfer.fast.ops.rms_norm import cpu as rms_norm
 from ninfer.fast.ops.routines import routine
+from ninfer.fast.ops.rows import cpu as rows_cpu
 from ninfer.fast.ops.select import contract as select_contract
 from ninfer.fast.ops.select import cpu as select_cpu
 from ninfer.fast.ops.swiglu import cpu as swiglu
@@ -28,7 +29,7 @@ from ninfer.fast.program import table as t
 ATTENTION = (t.APPEND, t.ATTEND, t.MERGE)
 DELTA = (t.CONVOLVE, t.RECUR, t.FOLD, t.SHIFT)
 CHUNK = (t.ATTEND_CHUNK,)
-DENSE = (t.EMBED, t.ROTARY, t.NORM, t.LINEAR, t.SWIGLU, t.DECODE)
+DENSE = (t.EMBED, t.ROTARY, t.NORM, t.LINEAR, t.SWIGLU, t.KEEP, t.DECODE)
 EXPERTS = (t.ROUTE, t.EXPAND, t.CONTRACT)
 SELECT = (t.SCAN, t.DRAW)
 GROUPS = {
@@ -60,6 +61,8 @@ def dense(opcode, descriptor, segments, rows, row_count, task, thread):
         embedding.run_task(d, _table(rows, row_count), task)
     elif opcode == t.ROTARY:
         attention_cpu.rotary_table(d, _table(rows, row_count), task)
+    elif opcode == t.KEEP:
+        rows_cpu.keep(d, _table(rows, row_count), task)
     else:
         embedding.decode_tile(d, task, thread)
 

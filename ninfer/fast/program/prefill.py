@@ -14,7 +14,16 @@ import numpy.typing as npt
 import torch
 
 from ninfer.fast.memory.states import StateImages
-from ninfer.fast.ops.control import BLOCK_FIELDS, MAX_COLUMNS, ROW_FIELDS
+from ninfer.fast.ops.control import (
+    AXIS_T,
+    AXIS_W,
+    BLOCK_FIELDS,
+    BLOCK_TABLE,
+    KEPT,
+    MAX_COLUMNS,
+    POSITION,
+    TOKEN,
+)
 from ninfer.fast.ops.linear.formats import STEP
 from ninfer.fast.program import table as t
 from ninfer.fast.program.chunk_experts import MATRICES, ExpertDecoder, Experts
@@ -214,9 +223,10 @@ class Prefill:
     def _control(self, chunk: Chunk) -> None:
         count = len(chunk.tokens)
         rows, blocks = self._runner.rows, self._runner.blocks
-        rows[:count, 0] = chunk.tokens
-        rows[:count, 1] = np.arange(chunk.start, chunk.start + count)
-        rows[:count, 2:5] = chunk.axes.T
-        rows[:count, 5] = chunk.block_table.ctypes.data
+        rows[:count, TOKEN] = chunk.tokens
+        rows[:count, POSITION] = np.arange(chunk.start, chunk.start + count)
+        rows[:count, AXIS_T : AXIS_W + 1] = chunk.axes.T
+        rows[:count, BLOCK_TABLE] = chunk.block_table.ctypes.data
+        rows[:count, KEPT] = 0
         blocks[0] = (0, count, self._states.address(chunk.slot), 1)
-        assert (rows.shape[1], blocks.shape[1]) == (ROW_FIELDS, BLOCK_FIELDS)
+        assert blocks.shape[1] == BLOCK_FIELDS

@@ -6,6 +6,7 @@ token of several. Knows nothing of requests, text or order.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from ninfer.fast.ops.control import MAX_COLUMNS
 from ninfer.fast.ops.linear.formats import NAMES
 from ninfer.fast.ops.select.contract import DEAD_END, NOT_A_NUMBER
 from ninfer.fast.program.mtp import MtpRunner, MtpTable, MtpWeights, load_mtp_weights, mtp_layer
-from ninfer.fast.program.mtp_lanes import MtpLanes
+from ninfer.fast.program.mtp_lanes import KEPT_PLACES, MtpLanes
 from ninfer.fast.program.parameters import TextWeights, load_text_weights, matrices
 from ninfer.fast.program.prefill import Chunk, Prefill, PrefillTable
 from ninfer.fast.program.round import RoundRunner
@@ -142,6 +143,7 @@ class Program:
             options.columns,
             options.verified > 0,
             self._reads(weights),
+            KEPT_PLACES if options.mtp else 0,
         )
         sizes = (options.prefill_chunk, options.threads, 1)
         reads = Reads(evens=False, rounded=options.rounds_inputs)
@@ -154,11 +156,10 @@ class Program:
         self._verifier = Verifier(self._runner, self._table, self.states, self._set_sampler)
         self.mtp: MtpLanes | None = None
         if head is not None and mtp_table is not None:
+            shape = (options.lanes, KEPT_PLACES, config.hidden)
+            kept = self._table.wiring.array("kept", math.prod(shape), np.float32).reshape(shape)
             mtp = MtpRunner(mtp_table, self._runner)
-            self.mtp = MtpLanes(
-                mtp, self._runner, self.states, config.hidden, self._set_sampler, head.token_ids
-            )
-        self._hidden = self._table.wiring.hidden.array[:, : config.hidden]
+            self.mtp = MtpLanes(mtp, self._runner, self.states, kept, self._set_sampler, head.token_ids)
         self.last_unit = (0.0, 0.0)
         self.workspace_bytes = self._table.wiring.bytes + wiring.bytes
         if mtp_table is not None:
@@ -216,7 +217,8 @@ class Program:
         self._set_sampler(0, sampler, lane.frontier)
         launched = time.monotonic()
         self._runner.run(*self._table.head, 1, 0)
-        drawn = self._finish(1)[0]
+        self._runner.run(*self._table.finish, 1, 0)
+        drawn = int(self._table.drawn[0])
         self.last_unit = (launched, time.monotonic())
         return drawn
 
@@ -231,14 +233,15 @@ class Program:
             lane = row.lane
             place = lane.frontier
             axis = place + lane.shift
-            columns.append((row.token, place, axis, axis, axis, lane.table_address))
+            columns.append((row.token, place, axis, axis, axis, lane.table_address, lane.kept))
             blocks.append((index, 1, self.states.address(lane.slot), 1))
             samplers.append(row.sampler.at(place + 1))
         runner, count = self._runner, len(rows)  # three assignments: each costs as much as a row's
         runner.rows[:count], runner.blocks[:count], runner.samplers[:count] = columns, blocks, samplers
         launched = time.monotonic()
-        self._runner.run(*self._table.forward, len(rows), len(rows))
-        drawn = self._finish(len(rows))
+        # Both halves in one call: nothing is masked between them.
+        runner.run(self._table.forward[0], self._table.finish[1], count, count)
+        drawn: list[int] = self._table.drawn[:count].tolist()
         self.last_unit = (launched, time.monotonic())
         for row in rows:
             row.lane.frontier += 1
@@ -258,18 +261,9 @@ class Program:
         """Take in the first ``counts`` columns of the blocks just verified, bit for bit as single steps."""
         self._verifier.commit(blocks, counts)
 
-    def hidden(self, first: int, rows: int) -> npt.NDArray[np.float32]:
-        """Residual rows [rows, H] of the last Forward; the next one overwrites them."""
-        return self._hidden[first : first + rows]
-
     def logits(self, rows: int) -> npt.NDArray[np.float32]:
         """The last Forward's logits [rows, vocabulary] (tests and scoring)."""
         return self._table.logits.array[:rows, : self.config.vocab]
-
-    def _finish(self, rows: int) -> list[int]:
-        self._runner.run(*self._table.finish, rows, 0)
-        drawn: list[int] = self._table.drawn[:rows].tolist()
-        return drawn
 
     def _set_sampler(self, index: int, sampler: Sampler, position: int) -> None:
         self._runner.samplers[index] = sampler.at(position)

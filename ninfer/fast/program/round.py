@@ -91,7 +91,7 @@ def _task_count(opcode, d, segments, rows, row_count, blocks, block_count):
 def _tasks_at_once(opcode, tasks, threads):
     """How many tasks a thread claims: several of those that take no longer than a claim."""
     short = opcode == t.NORM or opcode == t.APPEND or opcode == t.MERGE or opcode == t.SWIGLU
-    if short or opcode == t.EMBED or opcode == t.ROTARY:
+    if short or opcode == t.EMBED or opcode == t.ROTARY or opcode == t.KEEP:
         return max(1, tasks // (_CLAIMS * threads))
     return 1
 

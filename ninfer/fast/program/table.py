@@ -33,7 +33,8 @@ from ninfer.fast.ops.linear.contract import SEGMENT_FIELDS
     DRAW,
     DECODE,
     ATTEND_CHUNK,
-) = range(19)
+    KEEP,
+) = range(20)
 
 DESCRIPTOR_FIELDS = 32
 

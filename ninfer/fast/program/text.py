@@ -29,13 +29,15 @@ def pending_table(wiring: Wiring, rows: int) -> npt.NDArray[np.int32]:
 
 
 class TextTable(LayerTable):
-    """A model's round; ``forward``, ``head``, ``finish``, ``fold`` and ``chunk`` are ranges of operations.
+    """A model's round; ``forward`` and what else is a ``Range`` are operations.
 
-    ``head`` is the tail of ``forward`` from the residual rows to logits (after prefill). Results lie in
-    ``logits`` [rows, vocabulary] and ``drawn`` [rows]; ``pending`` holds the drafts before each column.
+    ``chunk`` is the part of ``forward`` up to the residual rows, ``head`` the rest of it, to logits;
+    ``finish`` follows and draws. Results lie in ``logits`` [rows, vocabulary] and ``drawn`` [rows];
+    ``pending`` holds the drafts before each column.
 
-    A round has at most ``columns`` columns, and leaves records for ``fold`` if it ``verifies``. ``chunk``
-    takes up to MAX_COLUMNS tokens of one lane to residual rows: nothing is drawn of them, nothing recorded.
+    A round has at most ``columns`` columns, and leaves residual rows of ``kept_places`` places where its
+    lanes keep them. If it ``verifies``, ``recorded`` is a Forward that leaves records too, layer by layer,
+    for ``fold``; ``verify`` is that and a finish. Rounds that need no records leave that memory alone.
     """
 
     def __init__(
@@ -51,7 +53,9 @@ class TextTable(LayerTable):
         columns: int = MAX_COLUMNS,
         verifies: bool = True,
         reads: Reads = FLOATS,
+        kept_places: int = 0,
     ) -> None:
+        assert verifies or not kept_places, "only a drafter reads what is kept"
         splits = -(-max_context // SPLIT_TOKENS)
         wiring = Wiring(config, states, pages, MAX_COLUMNS, threads, splits, reads)
         super().__init__(config, wiring, builder)
@@ -60,25 +64,28 @@ class TextTable(LayerTable):
         self.logits = self.wiring.workspace.buffer("logits", config.vocab, columns)
         self.drawn = self.wiring.array("drawn", columns, np.int64)
         self.pending = pending_table(self.wiring, columns)
-        begin = builder.length
-        self._forward(columns if verifies else 0)
-        self.forward: Range = (begin, self._builder.length)
-        self.head: Range = (self._builder.length - 2, self._builder.length)
+        self.forward = self._forward(0, kept_places)
+        self.head: Range = (self.forward[1] - 2, self.forward[1])
+        self.chunk: Range = (self.forward[0], self.head[0])
         self._finish(vocabulary)
         self.finish: Range = (self.forward[1], self._builder.length)
-        for descriptor in self.delta_nets:
-            self._builder.add(t.FOLD, descriptor)
-            self._builder.add(t.SHIFT, descriptor)
-        self.fold: Range = (self.finish[1], self._builder.length)
-        self.chunk: Range = (self.forward[0], self.head[0])
-        if verifies:  # records are as wide as a round, a chunk may be wider
-            self._residual(recorded=0)
-            self.chunk = (self.fold[1], self._builder.length)
+        if verifies:
+            self.recorded = self._forward(columns, kept_places)
+            self._finish(vocabulary)
+            self.verify: Range = (self.recorded[0], self._builder.length)
+            for descriptor in self.delta_nets:
+                self._builder.add(t.FOLD, descriptor)
+                self._builder.add(t.SHIFT, descriptor)
+            self.fold: Range = (self.verify[1], self._builder.length)
 
-    def _forward(self, recorded: int) -> None:
+    def _forward(self, recorded: int, kept_places: int) -> Range:
+        begin = self._builder.length
         self._residual(recorded)
+        if kept_places:
+            self._builder.add(t.KEEP, self.wiring.keep(kept_places))
         self._builder.add(t.NORM, self.wiring.norm(self._weights.final_norm, self.final))
         self._builder.linear(self.wiring.segments(self._weights.head, self.final, self.logits))
+        return begin, self._builder.length
 
     def _residual(self, recorded: int) -> None:
         """Token embeddings through every layer, each with records of so many columns."""

@@ -16,18 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ninfer.fast.memory.states import StateImages
-from ninfer.fast.ops.control import (
-    ALL,
-    AXIS_W,
-    COLUMNS,
-    COMMIT,
-    MAX_COLUMNS,
-    POSITION,
-    ROW_FIELDS,
-    TOKEN,
-)
+from ninfer.fast.ops.control import ALL, COLUMNS, COMMIT, MAX_COLUMNS
 from ninfer.fast.program.round import RoundRunner
 from ninfer.fast.program.text import TextTable
+from ninfer.fast.program.text_rows import fill_text_rows
 
 if TYPE_CHECKING:
     from ninfer.fast.memory.lanes import Lane
@@ -36,10 +28,7 @@ if TYPE_CHECKING:
 Tokens = npt.NDArray[np.int32]
 SetSampler = Callable[[int, "Sampler", int], None]
 
-# What column n of a block adds to the row of its first: n places, on every axis.
 _COUNTED = np.arange(MAX_COLUMNS)
-_STEPS = np.zeros((MAX_COLUMNS, ROW_FIELDS), np.int64)
-_STEPS[:, POSITION : AXIS_W + 1] = _COUNTED[:, None]
 # The drafts that stand before each column.
 _EARLIER = np.tri(MAX_COLUMNS, MAX_COLUMNS - 1, -1, dtype=np.bool_)
 
@@ -76,8 +65,7 @@ class Verifier:
             self._fill(index, borders[-1], block)
             borders.append(borders[-1] + len(block.tokens))
         rows = borders[-1]
-        # Both halves in one call: nothing is masked between them.
-        self._runner.run(self._table.forward[0], self._table.finish[1], rows, len(blocks))
+        self._runner.run(*self._table.verify, rows, len(blocks))
         self._table.pending[:rows, 0] = 0
         drawn = self._table.drawn[:rows].astype(np.int32)
         return [drawn[begin:end] for begin, end in itertools.pairwise(borders)]
@@ -101,13 +89,9 @@ class Verifier:
         end = row + count
         assert count > 0
         assert end <= self._table.columns
-        # Few calls of numpy: after a pass over the weights each of them is cold.
-        place, axis = lane.frontier, lane.frontier + lane.shift
-        base = (0, place, axis, axis, axis, lane.table_address)
-        np.add(_STEPS[:count], base, out=self._runner.rows[row:end])
-        self._runner.rows[row:end, TOKEN] = block.tokens
+        fill_text_rows(self._runner.rows[row:end], lane, lane.frontier, block.tokens)
         self._runner.blocks[index] = (row, count, self._states.address(lane.slot), int(count == 1))
-        self._set_sampler(row, block.sampler, place + 1)
+        self._set_sampler(row, block.sampler, lane.frontier + 1)
         self._samplers[row + 1 : end] = self._samplers[row]
         self._positions[row:end] += _COUNTED[:count]
         parameters = block.sampler.parameters

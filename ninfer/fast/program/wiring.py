@@ -22,6 +22,7 @@ from ninfer.fast.ops.gdn import contract as gdn
 from ninfer.fast.ops.linear import formats
 from ninfer.fast.ops.linear.contract import SEGMENT_FIELDS, STORE
 from ninfer.fast.ops.moe import contract as moe
+from ninfer.fast.ops.rows import contract as kept_rows
 from ninfer.fast.program.parameters import AttentionWeights, ExpertWeights, GatedMatrices, GdnWeights
 from ninfer.fast.program.weights import Matrix, padded
 from ninfer.fast.program.workspace import Buffer, Workspace, aligned_zeros
@@ -158,6 +159,12 @@ class Wiring:
         x = self.hidden if source is None else source
         size = (weight.ctypes.data, self.config.hidden, self._eps)
         return (x.address, x.stride, *size, *self._outputs(target, offset))
+
+    def keep(self, places: int) -> Descriptor:
+        """The residual stream to where lanes keep the rows of their newest ``places``."""
+        descriptor = (self.hidden.address, self.hidden.stride, self.config.hidden, places)
+        assert len(descriptor) == kept_rows.FIELDS
+        return descriptor
 
     @staticmethod
     def segments(

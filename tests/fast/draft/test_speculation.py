@@ -7,7 +7,7 @@ import dataclasses
 import gc
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from ninfer.errors import OptionError
 from ninfer.fast.draft import speculation
 from ninfer.fast.draft.ngram.index import NgramIndex
 from ninfer.fast.draft.speculation import RoundTrace, verified_columns
-from ninfer.fast.program.program import Program
+from ninfer.fast.program.program import Lane, Program
 from tests.fast.program.conftest import artifact  # noqa: F401
 from tests.support.nano import VOCABULARY
 
@@ -109,6 +109,32 @@ def test_adaptive_widths_stay_with_copies(program: Program) -> None:
     assert widths[0] <= {1, 2, 3, 4}
     assert widths[0] >= {1, 4}, "both ends are measured first"
     assert widths[1] <= {1, 2, 3, 4}
+
+
+def test_rounds_that_nobody_has_anything_to_say_of_are_counted_and_change_nothing(program: Program) -> None:
+    """A drafter that is never right, and others that join and leave meanwhile."""
+    names = "abc"
+    requests = [
+        Asked(asked(name, seed, 200 - 70 * seed).request, arrives=40 * seed)
+        for seed, name in enumerate(names)
+    ]
+    plain, _ = serve(program, requests)
+    told = list[int]()
+
+    class Counting(KnowingDrafter):
+        def committed(self, lane: Lane, first: int, outputs: Sequence[int]) -> None:
+            told.append(len(outputs))
+
+    answers = {name: plain[name].tokens for name in names}
+    wrong = Counting(1.0, np.random.default_rng(0), answers, untold=16)
+    got, traces = serve(program, requests, settings(adaptive=True, copy_tokens=0), wrong)
+    assert {name: one.tokens for name, one in got.items()} == {
+        name: one.tokens for name, one in plain.items()
+    }
+    for name, one in got.items():
+        assert one.draft.rounds + one.draft.fallback_steps == len(plain[name].tokens) - 1
+    assert sum(len(trace.columns) for trace in traces) == sum(len(one.tokens) - 1 for one in plain.values())
+    assert sum(told) < sum(len(trace.columns) for trace in traces) / 2
 
 
 @pytest.mark.clause("OPT-096")

@@ -45,8 +45,8 @@ def test_rounds_that_are_passed_over_are_those_that_would_have_been_chosen() -> 
             chosen.append(width)
             if width or chooser.needs_cost(1):
                 chooser.note(1, width, linear(width), [(width, 0)] if width else [])
-            elif passes:
-                chosen += [0] * chooser.pass_over(1)
+            if passes and not width:
+                chosen += [0] * chooser.pass_over(1, 1000)
         return chosen[:3000]
 
     assert widths(True) == widths(False)

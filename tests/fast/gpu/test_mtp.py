@@ -12,7 +12,7 @@ import torch
 
 from ninfer.artifact import Artifact
 from ninfer.fast.ops.select import gpu as select
-from ninfer.fast.program.gpu.mtp_lanes import Rows
+from ninfer.fast.prefix.content import Content
 from ninfer.fast.program.mtp_lanes import Wish
 from ninfer.fast.program.program import Program, ProgramOptions, Row, Sampler
 from ninfer.fast.program.verify import Block
@@ -38,6 +38,7 @@ class Script:
             Sampler(sampling, np.zeros(VOCABULARY, np.int32)) for sampling in (GREEDY, PENALISED)
         ]
         self.outputs: list[list[int]] = []
+        self.texts: list[Content] = []
         self.drafts: list[list[int]] = []
         for seed, (lane, sampler) in enumerate(zip(self.lanes, self.samplers, strict=True)):
             tokens = np.random.default_rng(seed).integers(0, VOCABULARY, (12, 5)[seed]).astype(np.int32)
@@ -48,8 +49,9 @@ class Script:
                 row = program.prefill(lane, part, axes)
             token = program.first(lane, row, sampler)
             self.outputs.append([])
+            self.texts.append(Content(tokens))
             self._output(seed, [token])
-            program.mtp.begin(lane, token)
+            program.mtp.begin(lane, self.texts[-1])
 
     def propose(self, counts: Sequence[int]) -> list[Any]:
         """Drafts of both lanes."""
@@ -91,10 +93,10 @@ class Script:
         for token in tokens:
             self.samplers[index].counts[token] += 1
         self.outputs[index] += tokens
+        self.texts[index].extend(tokens)
 
     def _committed(self, index: int, first: int, count: int) -> None:
-        rows = self.program.hidden(first, count)
-        self.program.mtp.committed(self.lanes[index], rows, self.outputs[index][-count:])
+        self.program.mtp.committed(self.lanes[index], first, self.outputs[index][-count:])
 
     def run(self) -> None:
         """Neural rounds of different widths, one of drafts that are partly right, one without any."""
@@ -146,11 +148,6 @@ def test_drafts_are_those_of_the_cpu_program(tmp_path: Path) -> None:
     mine.run()
     assert mine.outputs == theirs.outputs
     assert mine.drafts == theirs.drafts
-
-
-def test_a_drafter_is_told_of_as_many_rows_as_tokens() -> None:
-    """Rows stay on the device; drafters of any kind may count them."""
-    assert len(Rows(4, 3)) == 3
 
 
 def test_a_proposal_heads_draws_count_output_by_id_and_the_drafts_before_them() -> None:

@@ -61,7 +61,7 @@ class Lane:
 
     def row(self, position: int) -> tuple[int, ...]:
         """Its control record."""
-        return (0, position, *(int(axis) for axis in self.axes[:, position]), address(self.pages))
+        return (0, position, *(int(axis) for axis in self.axes[:, position]), address(self.pages), 0)
 
 
 Rows = Sequence[tuple[Lane, int]]

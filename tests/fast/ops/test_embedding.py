@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from ninfer.fast.ops.control import ROW_FIELDS
 from ninfer.fast.ops.embedding import contract
 from ninfer.fast.program.table import DECODE, EMBED
 from tests.support.fast import (
@@ -34,7 +35,7 @@ def test_rows_are_the_decoded_weights(format_name: str, columns: int) -> None:
         y = Poisoned(width, table.width)
         io = {"Y": y.address, "Y_STRIDE": y.stride, "N": table.width, "FORMAT": table.number}
         operation = (EMBED, fields(contract, **io, **table.plane_fields()))
-        run([operation], rows=[(token, 0, 0, 0, 0, 0) for token in tokens], threads=1 + width % 2)
+        run([operation], rows=[(token, *[0] * (ROW_FIELDS - 1)) for token in tokens], threads=1 + width % 2)
         y.check_margin()
         assert_same_bits(y.values, wanted[tokens])
 

@@ -121,7 +121,8 @@ class FastModel:
     def forward(self, blocks: Sequence[Block]) -> Floats:
         """The logits [rows, vocabulary rows] of all blocks in one round; committed lanes move on."""
         rows = self._control(blocks)
-        self.runner.run(*self.table.forward, rows, len(blocks))
+        commits = all(block.commit for block in blocks)
+        self.runner.run(*(self.table.forward if commits else self.table.recorded), rows, len(blocks))
         for block in blocks:
             block.lane.length += len(block.tokens) if block.commit else 0
         return self.table.logits.array[:rows, : self.config.vocab].copy()
@@ -149,7 +150,7 @@ class FastModel:
             for column, token in enumerate(block.tokens):
                 place = lane.length + column
                 axes = (place,) * 3 if block.axes is None else block.axes[:, column]
-                self.runner.rows[row] = (token, place, *axes, address(lane.pages))
+                self.runner.rows[row] = (token, place, *axes, address(lane.pages), 0)
                 row += 1
         return row
 

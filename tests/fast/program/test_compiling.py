@@ -40,7 +40,7 @@ print("late:", *sorted({name for name, routine in ROUTINES.items() if routine.is
 
 def test_every_operation_has_a_routine() -> None:
     grouped = [opcode for members in operations.GROUPS.values() for opcode in members]
-    assert sorted(grouped) == list(range(t.ATTEND_CHUNK + 1))
+    assert sorted(grouped) == list(range(t.KEEP + 1))
 
 
 def test_a_model_needs_its_own_formats_and_operations_only() -> None:

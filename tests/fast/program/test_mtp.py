@@ -13,9 +13,10 @@ from ninfer.artifact import Artifact
 from ninfer.convert import convert
 from ninfer.engine.requests import SamplingParameters
 from ninfer.errors import OptionError
+from ninfer.fast.prefix.content import Content
 from ninfer.fast.program.mtp import mtp_layer
-from ninfer.fast.program.mtp_lanes import Wish
-from ninfer.fast.program.program import Lane, Program, Sampler
+from ninfer.fast.program.mtp_lanes import KEPT_PLACES, UNTOLD, Wish
+from ninfer.fast.program.program import Lane, Program, Row, Sampler
 from ninfer.fast.program.verify import Block
 from ninfer.reference.model import ReferenceModel
 from ninfer.reference.mtp import MtpHead
@@ -91,7 +92,8 @@ def test_drafts_and_cache_are_the_references(
             draws = Sampler(sampling, counts)
             text = [*tokens.tolist(), program.first(lane, row, draws)]
             counts[text[-1]] += 1
-            program.mtp.begin(lane, text[-1])
+            known = Content(np.array(text, np.int32))
+            program.mtp.begin(lane, known)
             for columns in (3, 1, 8, 2):
                 wanted = oracle.drafts(text, 4, sampling, len(text) - length)
                 (found,) = program.mtp.draft([Wish(lane, draws, 4)])
@@ -104,7 +106,8 @@ def test_drafts_and_cache_are_the_references(
                 # What is kept need not have been drawn: whatever is committed, the pairs are true.
                 outputs = [*block.tokens[1:kept].tolist(), int(drawn[kept - 1])]
                 program.commit([block], [kept])
-                program.mtp.committed(lane, program.hidden(0, kept), outputs)
+                known.extend(outputs)
+                program.mtp.committed(lane, 0, outputs)
                 for token in outputs:
                     counts[token] += 1
                 text += outputs
@@ -114,14 +117,44 @@ def test_drafts_and_cache_are_the_references(
             program.close_lane(lane)
 
 
+def test_rounds_keep_what_a_silent_drafter_will_ask_for(artifact: Artifacts) -> None:
+    """Ordinary rounds of two lanes past the end of what is kept, told of as rarely as may be."""
+    path = artifact("dense", mtp=True)
+    oracle, lengths = Oracle(path), (50, 20)
+    with opened(path, mtp=True, prefill_chunk=64, max_context=512) as program:
+        assert program.mtp is not None
+        lanes, texts, draws = [], [], sampler()
+        for length in lengths:
+            tokens = prompt(length, length)
+            lane, row = taken_in(program, tokens, 500)
+            texts.append(Content(np.append(tokens, program.first(lane, row, draws))))
+            program.mtp.begin(lane, texts[-1])
+            lanes.append(lane)
+        for number in range(1, KEPT_PLACES + 3 * UNTOLD + 5):
+            pending = [int(text.tokens(len(text) - 1, len(text))[0]) for text in texts]
+            drawn = program.round(
+                [Row(lane, token, draws) for lane, token in zip(lanes, pending, strict=True)]
+            )
+            for row, (lane, text, token) in enumerate(zip(lanes, texts, drawn, strict=True)):
+                text.append(token)
+                if number % UNTOLD == 0:
+                    program.mtp.committed(lane, row, (token,))
+        for lane, text in zip(lanes, texts, strict=True):
+            tokens = text.tokens(0, len(text)).tolist()
+            (found,) = program.mtp.draft([Wish(lane, draws, 3)])
+            assert found.tolist() == oracle.drafts(tokens, 3, GREEDY, 1)
+            assert_cache(program, lane, oracle.pairs(tokens)[1], len(tokens) - 2)
+
+
 def test_lanes_draft_what_they_would_draft_alone(artifact: Artifacts) -> None:
     """Other lanes, other numbers of drafts, none at all: a lane's own drafts stay the same."""
     with opened(artifact("dense", mtp=True), mtp=True) as program:
         assert program.mtp is not None
         lanes, wishes = [], []
         for seed, count in enumerate((5, 0, 15, 2)):
-            lane, row = taken_in(program, prompt(seed, 40 + 30 * seed), 256)
-            program.mtp.begin(lane, program.first(lane, row, sampler()))
+            tokens = prompt(seed, 40 + 30 * seed)
+            lane, row = taken_in(program, tokens, 256)
+            program.mtp.begin(lane, Content(np.append(tokens, program.first(lane, row, sampler()))))
             lanes.append(lane)
             wishes.append(Wish(lane, sampler(), count))
         together = [drafts.tolist() for drafts in program.mtp.draft(wishes)]
@@ -132,10 +165,9 @@ def test_lanes_draft_what_they_would_draft_alone(artifact: Artifacts) -> None:
 def test_logits_that_are_no_numbers_end_a_draft(artifact: Artifacts) -> None:
     with opened(artifact("dense", mtp=True), mtp=True) as program:
         assert program.mtp is not None
-        lane, row = taken_in(program, prompt(1, 40), 128)
-        program.mtp.begin(lane, program.first(lane, row, sampler()))
+        lane, _ = taken_in(program, prompt(1, 40), 128)
         program.mtp.last_row(lane)[:] = np.nan
-        program.mtp.begin(lane, 3)
+        program.mtp.begin(lane, Content(np.append(prompt(1, 40), 3)))
         assert program.mtp.draft([Wish(lane, sampler(), 3)])[0].tolist() == []
 
 
@@ -155,7 +187,7 @@ def test_a_proposal_head_drafts_among_its_own_ids(tmp_path: Path, sampling: Samp
         counts = np.zeros(VOCABULARY, np.int32)
         text = [*tokens.tolist(), program.first(lane, row, Sampler(sampling, counts))]
         counts[text[-1]] += 1
-        program.mtp.begin(lane, text[-1])
+        program.mtp.begin(lane, Content(np.array(text, np.int32)))
         (found,) = program.mtp.draft([Wish(lane, Sampler(sampling, counts), 6)])
 
         def logits(hidden: torch.Tensor) -> torch.Tensor:

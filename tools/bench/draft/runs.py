@@ -13,6 +13,7 @@ from pathlib import Path
 
 from msgspec import structs
 
+from ninfer import collector
 from ninfer.artifact import Artifact
 from ninfer.engine.events import Delta, EngineEvent, Failed, Finished, Usage
 from ninfer.engine.requests import GenerationRequest
@@ -107,6 +108,30 @@ class Runner:
             host_s=host_s / max(1, steps),
         )
 
+    def begin(self, request: GenerationRequest) -> None:
+        """Submit a request for ``advance``, and take its prompt in."""
+        self._events.clear()
+        self._worker.submit(request)
+        while not any(isinstance(event, Delta) for event in self._events):
+            self._worker.step()
+
+    def advance(self, rounds: int) -> tuple[float, bool]:
+        """Seconds of so many rounds of what was begun, and whether it has ended."""
+        step, idle, began = self._worker.step, False, time.perf_counter()
+        for _ in range(rounds):
+            step()
+            idle = self._worker.idle
+            if idle:
+                break
+        return time.perf_counter() - began, idle
+
+    @property
+    def finished(self) -> tuple[list[int], Usage]:
+        """Tokens and usage of the last request."""
+        (end,) = (event for event in self._events if isinstance(event, Finished))
+        tokens = [token for event in self._events if isinstance(event, Delta) for token in event.token_ids]
+        return tokens, end.usage
+
     def prepare(self, request: GenerationRequest) -> None:
         """Have the request's prompt in the prefix cache: it is asked for one token."""
         self.answer(structs.replace(request, id=f"{request.id} before", max_tokens=1), traces=False)
@@ -137,4 +162,5 @@ def runner(
     with closing(program):
         program.warm_up()
         speculation = open_speculation(draft, program, tokenizer.special_ids)
+        collector.set_aside()  # as an engine process does
         yield Runner(program, speculation, tokenizer, cache_limits(settings, options.prefill_chunk))

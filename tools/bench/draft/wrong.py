@@ -1,8 +1,12 @@
 """Gate 3: with a drafter that is always wrong, ``--adaptive-mtp`` keeps the speed of no drafter.
 
-    python -m tools.bench.draft.wrong [ARTIFACT] [--pairs 9] [--tokens 1500]
+    python -m tools.bench.draft.wrong [ARTIFACT] [--starts 12] [--answers 3] [--tokens 1500] [--stretch 50]
 
-Answers without and with drafts in turn; prints the ratio of their decode rates, its median and every pair.
+The same answer is drawn without and with drafts at once: a stretch of rounds of the one, then as many of the
+other, so that what slows the machine for longer than some milliseconds slows both. Both are loaded anew
+several times, in either order: where a program lies in memory makes it some percent faster or slower. What
+drafting costs after the last round, pairs taken in for the prefix cache, counts too. Prints per answer the
+seconds without over those with drafts, then that of all seconds and the median of stretches.
 """
 
 from __future__ import annotations
@@ -41,34 +45,63 @@ def spoil(drafting: Runner, vocabulary: int) -> None:
     drafter.draft = draft  # type: ignore[method-assign]
 
 
+def in_turns(off: Runner, on: Runner, request: GenerationRequest, rounds: int) -> list[tuple[float, float]]:
+    """Seconds of every stretch of ``rounds`` rounds without and with drafts, begun by either in turn."""
+    stretches, ended = [], False
+    for one in (off, on):
+        one.begin(request)
+    while not ended:
+        order = (off, on) if len(stretches) % 2 else (on, off)
+        found = {id(one): one.advance(rounds) for one in order}
+        (plain, first), (drafted, second) = found[id(off)], found[id(on)]
+        stretches.append((plain, drafted))
+        ended = first and second
+    return stretches
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="tools.bench.draft.wrong", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="tools.bench.draft.wrong",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("artifact", nargs="?", type=Path, default=bundled.path())
-    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--starts", type=int, default=12)
+    parser.add_argument("--answers", type=int, default=3, help="that count, of each start")
     parser.add_argument("--tokens", type=int, default=1500)
+    parser.add_argument("--stretch", type=int, default=50, help="rounds at a time")
     settings = parser.parse_args()
     model = open_served_model(settings.artifact, ModelChoices(max_context=MAX_CONTEXT))
     tokenizer = model.preparer._tokenizer  # type: ignore[attr-defined]
     adaptive = DraftSettings("mtp", 3, adaptive=True)
-    with (
-        runner(settings.artifact, tokenizer, None, None) as off,
-        runner(settings.artifact, tokenizer, adaptive, None) as on,
-    ):
-        spoil(on, model.config.vocab)
-        ratios = []
-        for pair in range(settings.pairs + 1):
-            request = _request(tokenizer.encode("Write a long text."), settings.tokens, pair)
-            first, second = (off, on) if pair % 2 else (on, off)
-            answers = {id(one): one.answer(request, traces=False) for one in (first, second)}
-            plain, drafted = answers[id(off)], answers[id(on)]
-            assert plain.tokens == drafted.tokens
-            draft = drafted.usage.draft
-            assert draft is not None
-            assert draft.accepted_tokens == 0
-            if pair:  # the first one warms up and finds the widths
-                ratios.append(drafted.decode_rate / plain.decode_rate)
-                print(f"ratio={ratios[-1]:.3f} off={plain.decode_rate:.0f} rounds={draft.rounds}")
-    print(f"median={statistics.median(ratios):.3f} of {len(ratios)}")
+    prompt, every = tokenizer.encode("Write a long text."), list[tuple[float, float]]()
+    for start in range(settings.starts):
+        drafts = (None, adaptive) if start % 2 else (adaptive, None)
+        with (
+            runner(settings.artifact, tokenizer, drafts[0], None) as first,
+            runner(settings.artifact, tokenizer, drafts[1], None) as second,
+        ):
+            off, on = (second, first) if drafts[0] else (first, second)
+            spoil(on, model.config.vocab)
+            for number in range(settings.answers + 1):
+                request = _request(prompt, settings.tokens, number)
+                stretches = in_turns(off, on, request, settings.stretch)
+                (tokens, _), (drafted, usage) = off.finished, on.finished
+                assert tokens == drafted
+                assert usage.draft is not None
+                assert usage.draft.accepted_tokens == 0
+                if number:  # the first one warms up and finds the widths
+                    every += stretches
+                    plain, with_drafts = map(sum, zip(*stretches, strict=True))
+                    print(
+                        f"ratio={plain / with_drafts:.3f} off_us={1e6 * plain / settings.tokens:.0f} "
+                        f"on_us={1e6 * with_drafts / settings.tokens:.0f} rounds={usage.draft.rounds}",
+                        flush=True,
+                    )
+    plain, with_drafts = map(sum, zip(*every, strict=True))
+    # Of stretches without trials and pairs taken in: what an ordinary round costs.
+    median = statistics.median(off_s / on_s for off_s, on_s in every)
+    print(f"total={plain / with_drafts:.3f} median_stretch={median:.3f} of {len(every)}")
 
 
 def _request(prompt: list[int], tokens: int, seed: int) -> GenerationRequest:

@@ -30,22 +30,10 @@ from ninfer.fast.program.gpu.shapes import WIDTHS, bucket
 
 if TYPE_CHECKING:
     from ninfer.fast.memory.lanes import Lane
-    from ninfer.fast.program.mtp_lanes import Wish
+    from ninfer.fast.program.mtp_lanes import Text, Wish
 
 Tokens = npt.NDArray[np.int32]
 Places = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Residual rows of the last Forward, which stay on the device; the next one overwrites them."""
-
-    first: int
-    count: int
-
-    def __len__(self) -> int:
-        """Rows, as of any drafter's."""
-        return self.count
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +50,8 @@ class GpuMtpLanes:
 
     ``pairs`` runs over ``pair_control``'s rows, ``drafts`` over ``control``'s.
     """
+
+    untold = 0
 
     def __init__(
         self,
@@ -111,14 +101,14 @@ class GpuMtpLanes:
         self._take(np.concatenate(pairs))
         image.copy_(rows[count - 1])
 
-    def begin(self, lane: Lane, token: int) -> None:
-        """The prompt is in and its first output token is drawn."""
-        self._note(lane, lane.frontier - 1, (token,), -1 - lane.slot)
+    def begin(self, lane: Lane, text: Text) -> None:
+        """The prompt is in and its first output token is drawn: it ends ``text``."""
+        place = lane.frontier
+        self._note(lane, place - 1, text.tokens(place, place + 1).tolist(), -1 - lane.slot)
 
-    def committed(self, lane: Lane, rows: Rows, outputs: Sequence[int]) -> None:
-        """Columns were committed: their ``rows`` of the last Forward and the tokens after them."""
-        assert len(outputs) == rows.count
-        self._note(lane, lane.frontier - rows.count, outputs, rows.first)
+    def committed(self, lane: Lane, first: int, outputs: Sequence[int]) -> None:
+        """Columns were committed: rows from ``first`` of the last Forward and the tokens after them."""
+        self._note(lane, lane.frontier - len(outputs), outputs, first)
 
     def settle(self, lane: Lane) -> None:
         """Let the lane's pages hold everything that is known."""

@@ -30,7 +30,7 @@ from ninfer.fast.program.gpu.forward import Forward
 from ninfer.fast.program.gpu.graphs import Graphs, allowance
 from ninfer.fast.program.gpu.memory import GpuPages, GpuStates, mtp_layer, page_bytes
 from ninfer.fast.program.gpu.mtp import Drafts, PairBuffers, Pairs
-from ninfer.fast.program.gpu.mtp_lanes import GpuMtpLanes, Rows
+from ninfer.fast.program.gpu.mtp_lanes import GpuMtpLanes
 from ninfer.fast.program.gpu.mtp_weights import MtpModel
 from ninfer.fast.program.gpu.parameters import TextModel, memory_of
 from ninfer.fast.program.gpu.rehearsal import rehearse
@@ -311,10 +311,6 @@ class GpuProgram:
         """What the head is to know of the last Forward's rows, which the next one overwrites."""
         if self.mtp is not None:
             self.mtp.flush()
-
-    def hidden(self, first: int, rows: int) -> Rows:
-        """Residual rows of the last Forward."""
-        return Rows(first, rows)
 
     def logits(self, rows: int) -> npt.NDArray[np.float32]:
         """The last Forward's logits [rows, vocabulary] (tests and scoring)."""

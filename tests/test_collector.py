@@ -1,0 +1,53 @@
+"""What a start leaves behind is no work for later collections."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from ninfer import collector
+from ninfer.engine.child import Child
+from ninfer.engine.settings import EngineSettings
+
+# Imports what an engine does, sets it aside, and counts what a collection would look at then.
+_START = """
+import gc, ninfer.fast.start
+from ninfer import collector
+before = len(gc.get_objects())
+collector.set_aside()
+print(before, gc.get_freeze_count(), len(gc.get_objects()))
+"""
+
+
+def test_a_start_is_set_aside_whole() -> None:
+    printed = subprocess.run([sys.executable, "-c", _START], capture_output=True, text=True, check=True)
+    before, frozen, left = map(int, printed.stdout.split())
+    assert frozen > 0.8 * before > 50_000
+    assert left < 0.01 * before
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_a_pause_ends_as_it_began(enabled: bool) -> None:
+    was = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with pytest.raises(KeyError), collector.paused():
+            assert not gc.isenabled()
+            raise KeyError
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if was else gc.disable)()
+
+
+def test_an_engine_sets_its_start_aside_before_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    aside = list[int]()
+    monkeypatch.setattr(collector, "set_aside", lambda: aside.append(1))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        worker, _ = Child(theirs)._load(EngineSettings("scripted", "none", 1024))
+        assert worker is not None
+    assert aside == [1]
