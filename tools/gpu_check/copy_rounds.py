@@ -22,6 +22,7 @@ from ninfer.engine.settings import DraftSettings
 from ninfer.fast.draft import speculation as speculation_module
 from ninfer.fast.draft.speculation import RequestDraft, Speculation
 from ninfer.fast.memory.lanes import Lane
+from ninfer.fast.prefix.content import Content
 from ninfer.fast.program.gpu.device import Waiter
 from ninfer.fast.program.gpu.program import GpuProgram
 from ninfer.fast.program.gpu.shapes import bucket
@@ -104,12 +105,14 @@ class Member:
     sampler: Any
     token: int
     turn: Any
+    text: Content
     draft: RequestDraft | None = None
     tokens: list[int] = field(default_factory=list)
 
     def took(self, tokens: Sequence[int]) -> None:
         """Committed."""
         self.token = tokens[-1]
+        self.text.extend(tokens)
         self.tokens += tokens
 
 
@@ -176,7 +179,7 @@ class Rounds:
         self.first = program.first(lane, row, sampler)
         turn = Endless(sampler)
         turn.commit(self.first, 0.0)
-        self.member = Member(lane, sampler, self.first, turn)
+        self.member = Member(lane, sampler, self.first, turn, Content(np.append(prompt, self.first)))
         self.member.draft = self.speculation.open(request, tokens + 128)
         self.speculation.begin(self.member)
         self._walls: list[float] = []
