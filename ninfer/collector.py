@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """No collection meanwhile: for what makes many objects and few cycles."""
+    """No collection meanwhile: for what makes many objects and few cycles, or may not be interrupted."""
     enabled = gc.isenabled()
     gc.disable()
     try:

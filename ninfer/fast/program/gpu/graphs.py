@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable
 
 import torch
 
+from ninfer import collector
 from ninfer.fast.program.gpu.device import free_bytes
 
 # Contract: what start-up sets aside for graphs.
@@ -55,7 +56,8 @@ class Graphs:
         torch.cuda.empty_cache()
         before = free_bytes(self._device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # Device objects that somebody left in cycles must not be given back in the middle of a capture.
+        with collector.paused(), torch.cuda.graph(graph):
             launch()
         torch.cuda.synchronize(self._device)
         self.measured_bytes += max(0, before - free_bytes(self._device))
