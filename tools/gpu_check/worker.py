@@ -9,6 +9,7 @@ drafter and without; automatic KV sizing must leave the headroom free. Exits non
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import time
 from collections.abc import Sequence
@@ -81,6 +82,10 @@ def answers(
         worker.step()
     if worker._speculation is not None:
         heard.drafts = worker._speculation.counters
+    # Its memory is the next one's.
+    del worker
+    gc.collect()
+    torch.cuda.empty_cache()
     return heard
 
 
