@@ -29,7 +29,7 @@ Tokens = npt.NDArray[np.int32]
 SetSampler = Callable[[int, "Sampler", int], None]
 
 # Places of which a lane's rows are kept; tokens that it may take in without this drafter being told.
-KEPT_PLACES, UNTOLD = 4 * MAX_COLUMNS, 64
+KEPT_PLACES, UNTOLD = 8 * MAX_COLUMNS, 64
 # Pairs that wait at most: a verification after that must leave their rows alone.
 _MOST_WAITING = KEPT_PLACES - MAX_COLUMNS - UNTOLD
 

@@ -38,8 +38,8 @@ from ninfer.fast.program import table as t
 
 # Words of the team's command block, each on its own cache line.
 CLAIM, DONE, ROUND, SLEEPERS, STOP, ROWS, BLOCKS, COMMAND_WORDS = range(0, 8 * LINE, LINE)
-# Some ten microseconds: longer than between the halves of a round, shorter than others could use the core.
-_SPINS_BEFORE_SLEEP = 1000
+# Some sixty microseconds, more than a busy worker needs between rounds: sleepers miss much of the next one.
+_SPINS_BEFORE_SLEEP = 6000
 # Claims of a thread in an operation whose tasks are short; the fewer, the longer the others wait at its end.
 _CLAIMS = 8
 # A semaphore of the C library is at most this large.

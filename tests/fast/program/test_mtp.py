@@ -121,12 +121,12 @@ def test_rounds_keep_what_a_silent_drafter_will_ask_for(artifact: Artifacts) -> 
     """Ordinary rounds of two lanes past the end of what is kept, told of as rarely as may be."""
     path = artifact("dense", mtp=True)
     oracle, lengths = Oracle(path), (50, 20)
-    with opened(path, mtp=True, prefill_chunk=64, max_context=512) as program:
+    with opened(path, mtp=True, prefill_chunk=64, max_context=1024, pages=32) as program:
         assert program.mtp is not None
         lanes, texts, draws = [], [], sampler()
         for length in lengths:
             tokens = prompt(length, length)
-            lane, row = taken_in(program, tokens, 500)
+            lane, row = taken_in(program, tokens, 900)
             texts.append(Content(np.append(tokens, program.first(lane, row, draws))))
             program.mtp.begin(lane, texts[-1])
             lanes.append(lane)
