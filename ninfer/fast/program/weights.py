@@ -18,6 +18,7 @@ from ninfer.artifact import Artifact, EncodedPiece, Proposal
 from ninfer.artifact.codecs.block_scaled import unswizzle
 from ninfer.artifact.contract import formats as tensor_formats
 from ninfer.errors import ArtifactError
+from ninfer.fast.memory.arena import Arena
 from ninfer.fast.ops.linear import formats
 
 Array = npt.NDArray[Any]
@@ -81,6 +82,7 @@ class WeightLoader:
     def __init__(self, artifact: Artifact, listener: LoadListener | None = None) -> None:
         self._artifact = artifact
         self._listener = listener
+        self._arena = Arena()
         self._resident: dict[str, dict[str, Array]] = {}
         self._by_row: dict[str, dict[str, Array]] = {}
 
@@ -167,7 +169,7 @@ class WeightLoader:
     def _planes(self, piece: EncodedPiece) -> dict[str, Array]:
         """The object's planes in memory of our own: page faults belong to start-up, not to a round."""
         if piece.object.id not in self._resident:
-            copies = {plane: np.ascontiguousarray(array).copy() for plane, array in piece.planes.items()}
+            copies = {plane: self._arena.copy(array) for plane, array in piece.planes.items()}
             self._resident[piece.object.id] = copies
             if self._listener is not None:
                 self._listener(sum(array.nbytes for array in copies.values()))
