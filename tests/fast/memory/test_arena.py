@@ -29,6 +29,6 @@ def test_copies_are_whole_apart_and_on_lines(monkeypatch: pytest.MonkeyPatch) ->
         assert copy.flags.c_contiguous
         assert copy.size == 0 or copy.ctypes.data % 64 == 0
         np.testing.assert_array_equal(copy, original)
-    copies[3][:] = 0
-    for original, copy in zip(originals[4:], copies[4:], strict=True):
+    copies[8][...] = 0
+    for original, copy in zip(originals[9:], copies[9:], strict=True):
         np.testing.assert_array_equal(copy, original)

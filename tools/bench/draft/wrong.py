@@ -1,9 +1,9 @@
 """Gate 3: with a drafter that is always wrong, ``--adaptive-mtp`` keeps the speed of no drafter.
 
-    python -m tools.bench.draft.wrong [ARTIFACT] [--starts 12] [--answers 3] [--tokens 1500] [--stretch 50]
+    python -m tools.bench.draft.wrong [ARTIFACT] [--starts 20] [--answers 2] [--tokens 1500] [--stretch 250]
 
 The same answer is drawn without and with drafts at once: a stretch of rounds of the one, then as many of the
-other, so that what slows the machine for longer than some milliseconds slows both. Both are loaded anew
+other, so that what slows the machine for longer than a tenth of a second slows both. Both are loaded anew
 several times, in either order: where a program lies in memory makes it some percent faster or slower. What
 drafting costs after the last round, pairs taken in for the prefix cache, counts too. Prints per answer the
 seconds without over those with drafts, then that of all seconds and the median of stretches.
@@ -66,10 +66,10 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("artifact", nargs="?", type=Path, default=bundled.path())
-    parser.add_argument("--starts", type=int, default=12)
-    parser.add_argument("--answers", type=int, default=3, help="that count, of each start")
+    parser.add_argument("--starts", type=int, default=20)
+    parser.add_argument("--answers", type=int, default=2, help="that count, of each start")
     parser.add_argument("--tokens", type=int, default=1500)
-    parser.add_argument("--stretch", type=int, default=50, help="rounds at a time")
+    parser.add_argument("--stretch", type=int, default=250, help="rounds at a time")
     settings = parser.parse_args()
     model = open_served_model(settings.artifact, ModelChoices(max_context=MAX_CONTEXT))
     tokenizer = model.preparer._tokenizer  # type: ignore[attr-defined]
