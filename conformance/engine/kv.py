@@ -23,8 +23,8 @@ from ninfer.reference.state import GdnState, KvCache, State
 
 # Decoded keys and values [T, Hkv, D] of one layer, float64, keys in their own basis.
 Stored = tuple[Tensor, Tensor]
-# A neighbouring code lies this far away at most, as a share of the row's largest value: one step of bf16, of
-# fp16, or of int8 with amax / 127 (which the rotation spreads); an eighth of an E4M3 code, a third of E2M1's.
+# A neighbouring code lies this far away at most, as a share of the largest value of the row as it is coded:
+# one step of bf16, of fp16, or of int8 with amax / 127; an eighth of an E4M3 code, a third of E2M1's.
 _STEPS = {"fp8_row": 0.13, "nvfp4_g16": 0.34}
 _STEP = 0.01
 _E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
@@ -59,14 +59,23 @@ class StoredCache(RoundTripCache):
     def append(self, keys: Tensor, values: Tensor) -> None:
         place = slice(self.length, self.length + len(keys))
         given = [rows[place].to(keys.dtype) for rows in self.stored]
-        roles = spec.document("kv_formats")["formats"][self._format]
-        steps = [_STEPS.get(roles[role]["encoding"], _STEP) for role in ("key", "value")]
-        for mine, theirs, step in zip(self._round_trips(keys, values), given, steps, strict=True):
-            away = (mine - theirs).abs().amax(-1) / mine.abs().amax(-1).clamp_min(1e-20)
-            assert away.max() <= step, (
-                f"a stored row is {away.max():.1e} of its size away from the reference's"
-            )
+        formats = spec.document("kv_formats")["formats"][self._format]
+        roles = [formats[role] for role in ("key", "value")]
+        for mine, theirs, role in zip(self._round_trips(keys, values), given, roles, strict=True):
+            check_neighbours(mine, theirs, **role)
         KvCache.append(self, *given)
+
+
+def check_neighbours(mine: Tensor, theirs: Tensor, encoding: str, rotated: bool) -> None:
+    """Decoded rows [..., D] whose codes are the same or neighbours, as many of them as may be.
+
+    Errors: ``AssertionError``.
+    """
+    if rotated:  # back to what was coded, where steps of several codes do not add up
+        mine, theirs = rotate(mine), rotate(theirs)
+    away = (mine - theirs).abs().amax(-1) / mine.abs().amax(-1).clamp_min(1e-20)
+    step = _STEPS.get(encoding, _STEP)
+    assert away.max() <= step, f"a stored row is {away.max():.1e} of its size away from the reference's"
 
 
 def state_of(

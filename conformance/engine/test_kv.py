@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from conformance.engine.kv import decode, rotate, round_trip
+from conformance.engine.kv import check_neighbours, decode, rotate, round_trip
 from ninfer.spec import document
 
 SUPPORTED = ("bf16", "fp16", "int8_g64", "fp8_row", "nvfp4_g16")
@@ -55,3 +55,19 @@ def test_the_rotation_is_orthogonal_and_its_own_inverse() -> None:
     matrix = rotate(torch.eye(64, dtype=torch.float64))
     assert torch.allclose(matrix @ matrix.T, torch.eye(64, dtype=torch.float64))
     assert torch.equal(matrix, matrix.T)
+
+
+@pytest.mark.parametrize("rotated", [False, True])
+def test_neighbours_of_every_code_are_told_from_codes_further_away(rotated: bool) -> None:
+    """Where all codes of a row lie one step off, their steps add up in the row's own basis."""
+    codes = torch.randint(-126, 126, (20, 2, 64), generator=torch.Generator().manual_seed(2)).double()
+    codes[..., 0] = 126
+
+    def rows(codes: torch.Tensor) -> torch.Tensor:
+        return rotate(codes / 127) if rotated else codes / 127
+
+    check_neighbours(rows(codes), rows(codes + 1), "int8_g64", rotated)
+    further = codes.clone()
+    further[7, 1, 5] += 2
+    with pytest.raises(AssertionError, match="a stored row"):
+        check_neighbours(rows(codes), rows(further), "int8_g64", rotated)
