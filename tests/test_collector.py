@@ -22,10 +22,11 @@ print(before, gc.get_freeze_count(), len(gc.get_objects()))
 # An engine that loads, and what of its objects no collection looks at afterwards.
 _ENGINE = """
 import gc, socket
+from ninfer import bundled
 from ninfer.engine.child import Child
 from ninfer.engine.settings import EngineSettings
 ours, theirs = socket.socketpair()
-Child(theirs)._load(EngineSettings("scripted", "none", 1024))
+Child(theirs)._load(EngineSettings("reference", str(bundled.path()), 1024))
 print(len(gc.get_objects()) + gc.get_freeze_count(), gc.get_freeze_count())
 """
 
