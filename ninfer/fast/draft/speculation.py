@@ -158,12 +158,12 @@ class Speculation:
 
     def reach(self, member: Member) -> int:
         """The most tokens that the member may take in in one round."""
-        left = member.turn.left
-        return self._reach if left >= self._reach else max(1, left)
+        return max(1, min(member.turn.left, self._reach))
 
     def end(self, lane: Lane, sound: bool = True) -> None:
         """The lane is about to be closed; its pages get all that the drafter knows of a ``sound`` prefix."""
         self._count_passed()
+        self._passing = []  # whoever ends is not held on to
         try:
             if sound:
                 self._drafter.settle(lane)
@@ -315,8 +315,7 @@ class Speculation:
             member.draft.index.append(np.array(tokens, np.int32))
 
     def _count(self, member: Member, proposal: Proposal, accepted: int) -> None:
-        tallies = [self._totals] + ([] if member.draft is None else [member.draft.tally])
-        for tally in tallies:
+        for tally in self._tallies(member):
             tally.add(len(proposal.drafts), accepted, proposal.copied)
 
     def _count_passed(self) -> None:
@@ -328,9 +327,12 @@ class Speculation:
 
     def _count_fallbacks(self, member: Member, rounds: int) -> None:
         """So many rounds of the member were without drafts."""
-        self._totals.fallbacks += rounds
-        if member.draft is not None:
-            member.draft.tally.fallbacks += rounds
+        for tally in self._tallies(member):
+            tally.add_fallbacks(rounds)
+
+    def _tallies(self, member: Member) -> list[Tally]:
+        """Where its rounds are counted."""
+        return [self._totals] if member.draft is None else [self._totals, member.draft.tally]
 
     def _new_tally(self) -> Tally:
         settings = self._settings

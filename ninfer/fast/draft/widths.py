@@ -67,10 +67,9 @@ class WidthChooser:
         if costs is None:
             costs = self._costs[rows] = _Costs(self._retry)
         costs.trying = None
-        if costs.ranked is None:
-            for width in (self._most, 0):  # the two ends first: everything between is estimated from them
-                if costs.timed.get(width, 0) < _TIMINGS:
-                    return width
+        unknown = self._unknown(costs)
+        if unknown is not None:
+            return unknown
         best, second = self._ranked(costs)
         costs.rounds += 1
         if costs.rounds >= costs.wait:
@@ -91,7 +90,7 @@ class WidthChooser:
         They count as chosen from now on. Only after a choice of 0, whose time was noted if it was needed.
         """
         costs = self._costs[rows]
-        if any(costs.timed.get(width, 0) < _TIMINGS for width in (self._most, 0)) or self._ranked(costs)[0]:
+        if self._unknown(costs) is not None or self._ranked(costs)[0]:
             return 0
         due = min(costs.wait - costs.rounds, costs.period - costs.rounds % costs.period)
         passed = max(0, min(most, due - 1))
@@ -134,6 +133,10 @@ class WidthChooser:
         mean = 1 / (place.reached + _PRIOR_COUNT)
         weight = max(self._acceptance_decay, mean, self._trial_weight if trying else 0.0)
         place.accepted += weight * (float(accepted) - place.accepted)
+
+    def _unknown(self, costs: _Costs) -> int | None:
+        """Which of the two ends has yet to be timed: everything between is estimated from them."""
+        return next((width for width in (self._most, 0) if costs.timed.get(width, 0) < _TIMINGS), None)
 
     def _ranked(self, costs: _Costs) -> tuple[int, int]:
         """The best width and the second."""

@@ -120,9 +120,10 @@ class MtpLanes:
         """
         waiting = self._waiting.get(lane.slot)
         if waiting is not None:
-            self._mtp.take(self._older(lane))
-            waiting.start = lane.frontier - 1
-            self.last_row(lane)[:] = waiting.rows[waiting.start % KEPT_PLACES]
+            newest = lane.frontier - 1
+            self._mtp.take(self._pairs(lane, newest))
+            waiting.start = newest
+            self.last_row(lane)[:] = waiting.rows[newest % KEPT_PLACES]
 
     def forget(self, lane: Lane) -> None:
         """The lane is about to be closed."""
@@ -152,7 +153,9 @@ class MtpLanes:
         drafts: list[list[int]] = [[] for _ in asked]
         if asked:
             samplers = self._open(asked)
-            drawn = self._mtp.start([pair for wish in asked for pair in self._pairs(wish.lane)])
+            drawn = self._mtp.start(
+                [pair for wish in asked for pair in self._pairs(wish.lane, wish.lane.frontier)]
+            )
             self._collect(asked, drafts, drawn, samplers)
         result = [np.zeros(0, np.int32) for _ in wishes]
         for index, found in zip(order, drafts, strict=False):
@@ -176,7 +179,7 @@ class MtpLanes:
 
     def _open(self, asked: Sequence[Wish]) -> list[Tokens]:
         """Take in what waits, set every row's sampler; the arrays that the samplers point to."""
-        self._mtp.take([pairs for wish in asked for pairs in self._older(wish.lane)])
+        self._mtp.take([pairs for wish in asked for pairs in self._pairs(wish.lane, wish.lane.frontier - 1)])
         kept = []
         for row, wish in enumerate(asked):
             self._waiting[wish.lane.slot].start = wish.lane.frontier - 1
@@ -200,13 +203,9 @@ class MtpLanes:
     def _global(self, local: int) -> int:
         return local if local < 0 or self._token_ids is None else int(self._token_ids[local])
 
-    def _older(self, lane: Lane) -> list[Pairs]:
-        """What waits but for the newest pair."""
-        return self._pairs(lane, until=lane.frontier - 1)
-
-    def _pairs(self, lane: Lane, until: int | None = None) -> list[Pairs]:
-        """The pairs that wait, those before ``until``; two stretches where their rows go round the end."""
-        waiting, end = self._waiting[lane.slot], lane.frontier if until is None else until
+    def _pairs(self, lane: Lane, end: int) -> list[Pairs]:
+        """The pairs that wait before place ``end``; in two stretches where the places kept begin anew."""
+        waiting = self._waiting[lane.slot]
         assert lane.frontier - waiting.start <= KEPT_PLACES, "rows of pairs that wait were overwritten"
         found, begin = [], waiting.start
         while begin < end:

@@ -216,8 +216,7 @@ class Program:
         self._table.wiring.hidden.array[0] = row
         self._set_sampler(0, sampler, lane.frontier)
         launched = time.monotonic()
-        self._runner.run(*self._table.head, 1, 0)
-        self._runner.run(*self._table.finish, 1, 0)
+        self._runner.run(self._table.head[0], self._table.finish[1], 1, 0)
         drawn = int(self._table.drawn[0])
         self.last_unit = (launched, time.monotonic())
         return drawn
@@ -240,7 +239,7 @@ class Program:
         runner.rows[:count], runner.blocks[:count], runner.samplers[:count] = columns, blocks, samplers
         launched = time.monotonic()
         # Both halves in one call: nothing is masked between them.
-        runner.run(self._table.forward[0], self._table.finish[1], count, count)
+        runner.run(*self._table.round, count, count)
         drawn: list[int] = self._table.drawn[:count].tolist()
         self.last_unit = (launched, time.monotonic())
         for row in rows:

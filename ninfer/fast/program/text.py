@@ -32,8 +32,8 @@ class TextTable(LayerTable):
     """A model's round; ``forward`` and what else is a ``Range`` are operations.
 
     ``chunk`` is the part of ``forward`` up to the residual rows, ``head`` the rest of it, to logits;
-    ``finish`` follows and draws. Results lie in ``logits`` [rows, vocabulary] and ``drawn`` [rows];
-    ``pending`` holds the drafts before each column.
+    ``finish`` follows and draws; ``round`` is both. Results lie in ``logits`` [rows, vocabulary] and
+    ``drawn`` [rows]; ``pending`` holds the drafts before each column.
 
     A round has at most ``columns`` columns, and leaves residual rows of ``kept_places`` places where its
     lanes keep them. If it ``verifies``, ``recorded`` is a Forward that leaves records too, layer by layer,
@@ -69,6 +69,7 @@ class TextTable(LayerTable):
         self.chunk: Range = (self.forward[0], self.head[0])
         self._finish(vocabulary)
         self.finish: Range = (self.forward[1], self._builder.length)
+        self.round: Range = (self.forward[0], self.finish[1])
         if verifies:
             self.recorded = self._forward(columns, kept_places)
             self._finish(vocabulary)

@@ -7,6 +7,7 @@ import dataclasses
 import gc
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,30 @@ def test_rounds_that_nobody_has_anything_to_say_of_are_counted_and_change_nothin
         assert one.draft.rounds + one.draft.fallback_steps == len(plain[name].tokens) - 1
     assert sum(len(trace.columns) for trace in traces) == sum(len(one.tokens) - 1 for one in plain.values())
     assert sum(told) < sum(len(trace.columns) for trace in traces) / 2
+
+
+def test_a_request_that_has_ended_is_not_held_on_to(program: Program) -> None:
+    """Whose rounds were passed over until the end."""
+    tokens = serve(program, [asked("a", 1, 200)])[0]["a"].tokens
+    wrong = KnowingDrafter(1.0, np.random.default_rng(0), {"a": tokens}, untold=16)
+    service = Service(program, settings(adaptive=True, copy_tokens=0), wrong)
+    speculation, ends = service.worker._speculation, list[Callable[[], object]]()
+    assert speculation is not None
+    passes = speculation.passes
+
+    def watched(members: Sequence[Any]) -> bool:
+        passed = passes(members)
+        if passed:
+            ends[:] = [weakref.ref(members[0].turn)]
+        return passed
+
+    speculation.passes = watched  # type: ignore[method-assign]
+    try:
+        service.serve([asked("a", 1, 200)])
+        gc.collect()
+        assert [end() for end in ends] == [None]
+    finally:
+        service.close()
 
 
 @pytest.mark.clause("OPT-096")

@@ -97,11 +97,11 @@ class Runner:
         if isinstance(end, Failed):
             raise RuntimeError(f"{end.code}: {end.message}")
         deltas = [event for event in self._events if isinstance(event, Delta)]
-        finished = next(event for event in self._events if isinstance(event, Finished))
+        tokens, finished = self.finished
         return Answer(
             text="".join(delta.text for delta in deltas if delta.channel == "content"),
             ended=finished.reason == "stop",
-            tokens=[token for delta in deltas for token in delta.token_ids],
+            tokens=tokens,
             usage=finished.usage,
             total_s=total_s,
             rounds=rounds,
@@ -126,11 +126,11 @@ class Runner:
         return time.perf_counter() - began, idle
 
     @property
-    def finished(self) -> tuple[list[int], Usage]:
-        """Tokens and usage of the last request."""
+    def finished(self) -> tuple[list[int], Finished]:
+        """Tokens and end of the last request."""
         (end,) = (event for event in self._events if isinstance(event, Finished))
         tokens = [token for event in self._events if isinstance(event, Delta) for token in event.token_ids]
-        return tokens, end.usage
+        return tokens, end
 
     def prepare(self, request: GenerationRequest) -> None:
         """Have the request's prompt in the prefix cache: it is asked for one token."""

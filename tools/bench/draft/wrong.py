@@ -86,20 +86,21 @@ def main() -> None:
             for number in range(settings.answers + 1):
                 request = _request(prompt, settings.tokens, number)
                 stretches = in_turns(off, on, request, settings.stretch)
-                (tokens, _), (drafted, usage) = off.finished, on.finished
+                (tokens, _), (drafted, end) = off.finished, on.finished
                 assert tokens == drafted
-                assert usage.draft is not None
-                assert usage.draft.accepted_tokens == 0
+                draft = end.usage.draft
+                assert draft is not None
+                assert draft.accepted_tokens == 0
                 if number:  # the first one warms up and finds the widths
                     every += stretches
                     plain, with_drafts = map(sum, zip(*stretches, strict=True))
                     print(
                         f"ratio={plain / with_drafts:.3f} off_us={1e6 * plain / settings.tokens:.0f} "
-                        f"on_us={1e6 * with_drafts / settings.tokens:.0f} rounds={usage.draft.rounds}",
+                        f"on_us={1e6 * with_drafts / settings.tokens:.0f} rounds={draft.rounds}",
                         flush=True,
                     )
     plain, with_drafts = map(sum, zip(*every, strict=True))
-    # Of stretches without trials and pairs taken in: what an ordinary round costs.
+    # What the machine did to a few stretches does not move their median.
     median = statistics.median(off_s / on_s for off_s, on_s in every)
     print(f"total={plain / with_drafts:.3f} median_stretch={median:.3f} of {len(every)}")
 
