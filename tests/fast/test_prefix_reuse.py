@@ -80,6 +80,20 @@ def test_a_follow_up_resumes_at_the_end_of_the_answer() -> None:
     assert hybrid(bench).endpoints_created == 1
 
 
+def test_a_new_prompt_is_kept_soon_whatever_was_asked_often_before() -> None:
+    """Two prompts of many hits, then one that comes again and again, with answers longer than itself."""
+    bench, hints = Bench(cache=CacheSettings(snapshot_slots=3)), CacheHints(opener=195)
+    for number in (1, 2):
+        for turn in range(25):
+            ask(bench, f"{number}-{turn}", text(number, 200), 300, cache=hints)
+            bench.run()
+    for turn in range(8):
+        ask(bench, f"3-{turn}", text(3, 200), 300, cache=hints)
+        bench.run()
+    cached = [started(bench, f"3-{turn}").cached_tokens for turn in range(8)]
+    assert min(cached[4:]) == 195, cached
+
+
 def test_another_token_at_the_start_shares_nothing() -> None:
     bench = Bench(cache=ON)
     first, second = text(1, 300), text(1, 300)

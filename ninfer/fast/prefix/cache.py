@@ -223,7 +223,8 @@ class PrefixCache:
             return
         anchor, tail, extra = place
         self._supersede(lineage, of_tap=False)
-        if self.index.make_room(anchor, len(tail) // 4):
+        # Where a client sends the answer back in another form, only the prompt's tap can be resumed from.
+        if self.index.make_room(anchor, len(tail) // 4, lineage.last_tap):
             slot, page = self._memory.surrender(lane)
             self.index.publish(
                 anchor, tail, extra, kind, slot, ABSENT if page == NO_PAGE else page, lane.shift

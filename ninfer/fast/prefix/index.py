@@ -155,12 +155,15 @@ class PrefixIndex:
         if snapshot.page != ABSENT:
             self.tree.enlist(snapshot)
 
-    def make_room(self, anchor: Node, tail: int) -> bool:
-        """Have a slot for a snapshot with so many tail tokens; False: all others are worth more."""
+    def make_room(self, anchor: Node, tail: int, spared: Snapshot | None = None) -> bool:
+        """Have a slot for a snapshot with so many tail tokens; False: all others are worth more.
+
+        ``spared`` goes only where no other could.
+        """
         if self.shelf.slots == 0:
             return False
         if self.shelf.is_full:
-            victim = self.shelf.victim(lambda: self.shelf.floor + self.shelf.worth(anchor, tail))
+            victim = self.shelf.victim(lambda: self.shelf.floor + self.shelf.worth(anchor, tail), spared)
             if victim is None:
                 return False
             self._drop_snapshot(victim)

@@ -13,18 +13,22 @@ from ninfer.fast.prefix.tree import ABSENT, Copy, Node
 from tests.fast.prefix.memory import IMAGE, PAGE, Memory, new_index, tokens
 
 
+def walked(index: PrefixIndex, memory: Memory, *values: int) -> list[Node]:
+    """The path of a sequence that runs, its blocks published."""
+    content, path = Content(tokens(*values)), list[Node]()
+    for block in range(len(values)):
+        page = memory.new_page(block)
+        path.append(index.insert(path[-1] if path else index.tree.root, content, block, page)[0])
+        memory.drop_page(page)
+    return path
+
+
 def stored(
     index: PrefixIndex, memory: Memory, *values: int, tail: int = 0, kind: Kind = Kind.TAP
 ) -> Snapshot:
     """A sequence has come and gone, leaving its blocks and a snapshot at its end."""
     content = Content(tokens(*values, tail=tail))
-    path: list[Node] = []
-    for block in range(len(values)):
-        parent = path[-1] if path else index.tree.root
-        page = memory.new_page(block)
-        node, _ = index.insert(parent, content, block, page)
-        path.append(node)
-        memory.drop_page(page)
+    path = walked(index, memory, *values)
     anchor = path[-1] if path else index.tree.root
     frontier = 64 * len(values) + tail
     page = memory.new_page("tail") if tail else ABSENT
@@ -234,14 +238,58 @@ def test_a_snapshot_of_less_value_displaces_nobody_and_the_floor_only_rises(memo
     index = new_index(memory, 2)
     for values in ((1, 2, 3, 4, 5), (6, 7, 8, 9, 10)):
         stored(index, memory, *values)
-    assert not index.make_room(index.tree.root, 1), "one token saves nothing"
-    assert index.shelf.floor == 0
+    assert not index.make_room(index.tree.root, 1), "one token saves next to nothing"
+    assert index.shelf.floor == pytest.approx(worth(index, 0, 1, True)), "the newcomer was the loss"
     floors = []
     for value in range(20, 26):
         stored(index, memory, *([value] * 6))
         floors.append(index.shelf.floor)
     assert floors == sorted(floors)
     assert floors[-1] > 0
+
+
+def offered(index: PrefixIndex, memory: Memory, *values: int) -> bool:
+    """As ``stored``, where there is room for the snapshot; whether there was."""
+    path = walked(index, memory, *values)
+    fits = index.make_room(path[-1], 0)
+    if fits:
+        index.publish(path[-1], b"", b"", Kind.TAP, memory.new_slot("image"), ABSENT, 0)
+    index.release(path)
+    return fits
+
+
+def test_what_was_used_often_once_does_not_keep_newcomers_out(memory: Memory) -> None:
+    """Two prompts of a hundred hits each, then another one that is sent again and again."""
+    index = new_index(memory, 2)
+    for snapshot in [stored(index, memory, *values) for values in ((1, 2, 3), (4, 5, 6))]:
+        for _ in range(100):
+            index.hit(snapshot)
+    refused = 0
+    while not offered(index, memory, 7, 8, 9):
+        refused += 1
+        assert refused <= 3, "a prompt that comes again is not kept"
+    assert refused == 3, "uses count for something"
+
+
+def test_what_is_still_used_outlives_newcomers(memory: Memory) -> None:
+    index = new_index(memory, 2)
+    wanted = stored(index, memory, 1, 2, 3)
+    for value in range(20, 36):
+        index.hit(wanted)
+        offered(index, memory, value, value, value)
+    assert not wanted.removed
+
+
+def test_a_spared_snapshot_goes_only_where_no_other_could(memory: Memory) -> None:
+    """The tap of a prompt beside its own answer's end, which is worth a little more."""
+    index = new_index(memory, 2)
+    other, tap = stored(index, memory, 1, 2, 3, 4), stored(index, memory, 5, 6)
+    assert index.make_room(walked(index, memory, 5, 6, 7, 8, 9, 10)[-1], 0, spared=tap)
+    assert (other.removed, tap.removed) == (True, False)
+    alone = new_index(memory, 1)
+    tap = stored(alone, memory, 5, 6)
+    assert alone.make_room(walked(alone, memory, 5, 6, 7, 8, 9, 10)[-1], 0, spared=tap)
+    assert tap.removed
 
 
 def test_the_root_is_chosen_where_restoring_costs_more(memory: Memory) -> None:
