@@ -10,22 +10,30 @@ import numpy as np
 from ninfer.fast.ops.compiled import part
 from ninfer.fast.ops.select import contract as c
 from ninfer.fast.ops.select.philox import uniform
-from ninfer.fast.ops.vector import F32, I16, LANES, VI32, Emitter, kernel
+from ninfer.fast.ops.vector import F32, I16, LANES, VF32, VI32, Emitter, kernel
 from ninfer.fast.ops.views import doubles, floats, integers, longs
+
+_ALL_LANES = np.int64((1 << LANES) - 1)
 
 
 @kernel("if", "f")
-def _any_above(e: Emitter, address: Any, edge: Any) -> Any:
-    """Not 0 where one of sixteen floats is above ``edge`` or no number."""
+def _above(e: Emitter, address: Any, edge: Any) -> Any:
+    """Which of sixteen floats are above ``edge`` or no numbers: bits of an integer, the first one lowest."""
     above = e.builder.fcmp_unordered(">", e.load(address, "f32"), e.splat(edge))
     return e.builder.uitofp(e.builder.bitcast(above, I16), F32)
 
 
-@kernel("i", "f")
-def _any_counted(e: Emitter, address: Any) -> Any:
-    """Not 0 where one of sixteen counts is."""
-    counted = e.builder.icmp_signed("!=", e.read(address, VI32, 4), e.ints([0] * LANES))
-    return e.builder.uitofp(e.builder.bitcast(counted, I16), F32)
+@kernel("iifff", "f")
+def _penalised_above(e: Emitter, logits: Any, counts: Any, presence: Any, frequency: Any, edge: Any) -> Any:
+    """As ``_above`` of sixteen logits less their penalties, each operation rounded as ``scan`` does."""
+    builder = e.builder
+    times = e.read(counts, VI32, 4)
+    counted = builder.icmp_signed(">", times, e.ints([0] * LANES))
+    absent = e.splat(builder.fmul(e.number(0.0), presence))
+    flat = builder.select(counted, e.splat(presence), absent)
+    penalty = e.fadd(flat, e.fmul(e.splat(frequency), builder.sitofp(times, VF32)))
+    above = builder.fcmp_unordered(">", builder.fsub(e.load(logits, "f32"), penalty), e.splat(edge))
+    return builder.uitofp(builder.bitcast(above, I16), F32)
 
 
 @part
@@ -66,15 +74,19 @@ def scan(d, samplers, task):
     at = 0
     for begin in range(0, count, LANES):
         end = min(count, begin + LANES)
-        # Most groups of sixteen change nothing; penalties leave a group without counts as it is.
-        unpenalised = not penalised or (
-            (at >= waiting or drafts[1 + at] >= first + end)
-            and end - begin == LANES
-            and _any_counted(sampler.counts + 4 * (first + begin)) == 0
-        )
-        if unpenalised and end - begin == LANES and _any_above(start + 4 * begin, edge) == 0:
+        lanes = _ALL_LANES
+        if end - begin == LANES:  # of most groups of sixteen few or none are among the best
+            address = start + 4 * begin
+            if not penalised:
+                lanes = np.int64(_above(address, edge))
+            elif at >= waiting or drafts[1 + at] >= first + end:
+                counted = sampler.counts + 4 * (first + begin)
+                lanes = np.int64(_penalised_above(address, counted, presence, frequency, edge))
+        if lanes == 0:
             continue
         for index in range(begin, end):
+            if lanes >> (index - begin) & 1 == 0:
+                continue
             if sampler.mask != 0 and (words[index >> 5] >> (index & 31)) & 1 == 0:
                 continue
             value = logits[index]
