@@ -24,7 +24,7 @@ def cache_key() -> str:
     digest = hashlib.blake2b(digest_size=12)
     root = Path(__file__).parent
     # The round's compiled functions freeze the numbers of program/table.py, the index's those of its table.
-    program = ("program/round.py", "program/operations.py", "program/table.py")
+    program = [f"program/{name}.py" for name in ("round", "tasks", "operations", "table")]
     others = [root.parent / name for name in (*program, "draft/ngram/kernels.py")]
     for path in sorted([*root.rglob("*.py"), *others]):
         digest.update(path.relative_to(root.parent).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")

@@ -47,12 +47,12 @@ _segments = rows_of(SEGMENT_FIELDS)
 _samplers = records(select_contract.PARAMETERS)
 
 
-@routine("round.dense", "iiiiiii")
-def dense(opcode, descriptor, segments, rows, row_count, task, thread):
-    """Embedding, norms, matrices and activations."""
+@routine("round.dense", "iiiiiiii")
+def dense(opcode, descriptor, segments, rows, first, row_count, task, thread):
+    """Embedding, norms, matrices and activations; matrices of ``row_count`` rows from row ``first``."""
     d = longs(descriptor, t.DESCRIPTOR_FIELDS)
     if opcode == t.LINEAR:
-        linear.run_task(_segments(segments, d[1]), d[0], d[1], row_count, task)
+        linear.run_task(_segments(segments, d[1]), d[0], d[1], first, row_count, task)
     elif opcode == t.NORM:
         rms_norm.run_task(d, task)
     elif opcode == t.SWIGLU:

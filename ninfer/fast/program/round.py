@@ -1,9 +1,9 @@
 """Runs a table of descriptors with a team of threads: one compiled call per half of a round.
 
-Every operation is a number of independent tasks; threads take them from a counter and meet at a barrier
-after the operation, so that who computes what never matters to a result. Helper threads wait inside
-compiled code, spinning for a moment and then asleep on a semaphore, so that waking them costs
-microseconds and idling nothing.
+Every operation, in wide rounds every chain of them, is a number of independent tasks; threads take them from
+a counter and meet at a barrier after the last one, so that who computes what never matters to a result.
+Helper threads wait inside compiled code, spinning for a moment and then asleep on a semaphore, so that waking
+them costs microseconds and idling nothing.
 """
 
 from __future__ import annotations
@@ -16,32 +16,26 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from ninfer.fast.ops.attention import chunk
-from ninfer.fast.ops.attention import contract as attention_contract
-from ninfer.fast.ops.attention import cpu as attention
 from ninfer.fast.ops.compiled import entry, part
 from ninfer.fast.ops.control import BLOCK_FIELDS, MAX_COLUMNS, ROW_FIELDS
-from ninfer.fast.ops.embedding import cpu as embedding
-from ninfer.fast.ops.gdn import contract as gdn_contract
-from ninfer.fast.ops.gdn import cpu as gdn
-from ninfer.fast.ops.linear import cpu as linear
 from ninfer.fast.ops.linear.contract import FORMAT
-from ninfer.fast.ops.moe import cpu as moe
 from ninfer.fast.ops.select import contract as select_contract
-from ninfer.fast.ops.select import cpu as select
-from ninfer.fast.ops.swiglu import cpu as swiglu
 from ninfer.fast.ops.team import LINE, TASK_BITS, TASK_MASK, fetch_add, load_acquire, rest, store_release
 from ninfer.fast.ops.vector import I32, Emitter, kernel
 from ninfer.fast.ops.views import longs
-from ninfer.fast.program import compiling, operations
+from ninfer.fast.program import compiling
 from ninfer.fast.program import table as t
+from ninfer.fast.program.chains import block_rows, chain_ends
+from ninfer.fast.program.tasks import run_rows, run_task, task_count, tasks_at_once
 
-# Words of the team's command block, each on its own cache line.
-CLAIM, DONE, ROUND, SLEEPERS, STOP, ROWS, BLOCKS, COMMAND_WORDS = range(0, 8 * LINE, LINE)
+# Words of the team's command block, those that threads write each on its own cache line.
+CLAIM, DONE, ROUND, SLEEPERS, STOP, COMMAND = range(0, 6 * LINE, LINE)
+# What the leader's caller wrote: rows and blocks of the round, where its range of operations ends, and how
+# many rows a block of a chain has (0: every operation runs alone).
+ROWS, BLOCKS, END, CHAINED = range(COMMAND, COMMAND + 4)
+COMMAND_WORDS = COMMAND + LINE
 # Some sixty microseconds, more than a busy worker needs between rounds: sleepers miss much of the next one.
 _SPINS_BEFORE_SLEEP = 6000
-# Claims of a thread in an operation whose tasks are short; the fewer, the longer the others wait at its end.
-_CLAIMS = 8
 # A semaphore of the C library is at most this large.
 _SEMAPHORE_WORDS = 16
 
@@ -57,71 +51,44 @@ def _post_semaphore(e: Emitter, semaphore: Any) -> None:
 
 
 @part
-def _task_count(opcode, d, segments, rows, row_count, blocks, block_count):
-    if opcode == t.LINEAR:
-        return linear.task_count(segments, d[0], d[1], row_count)
-    if opcode == t.APPEND:
-        return row_count * d[attention_contract.KV_HEADS]
-    if opcode == t.ATTEND:
-        return attention.attend_tasks(d, rows, row_count)
-    if opcode == t.MERGE:
-        return attention.merge_tasks(d, rows, row_count)
-    if opcode == t.CONVOLVE:
-        return gdn.conv_tasks(d, blocks, block_count)
-    if opcode == t.RECUR or opcode == t.FOLD:
-        return block_count * d[gdn_contract.VALUE_HEADS]
-    if opcode == t.SHIFT:
-        return block_count
-    if opcode == t.SWIGLU:
-        return swiglu.task_count(d, row_count)
-    if opcode == t.EXPAND:
-        return moe.expand_tasks(d, row_count)
-    if opcode == t.CONTRACT:
-        return moe.contract_tasks(d, row_count)
-    if opcode == t.ATTEND_CHUNK:
-        return chunk.chunk_tasks(d, row_count)
-    if opcode == t.DECODE:
-        return embedding.tile_tasks(d)
-    if opcode == t.SCAN:
-        return row_count * select.slice_count(d)
-    return row_count
+def _last(ends, command, index):
+    """Where the next barrier is: behind the operation, or its chain."""
+    return index + 1 if command[CHAINED] == 0 else max(index + 1, min(ends[index], command[END]))
 
 
 @part
-def _tasks_at_once(opcode, tasks, threads):
-    """How many tasks a thread claims: several of those that take no longer than a claim."""
-    short = opcode == t.NORM or opcode == t.APPEND or opcode == t.MERGE or opcode == t.SWIGLU
-    if short or opcode == t.EMBED or opcode == t.ROTARY or opcode == t.KEEP:
-        return max(1, tasks // (_CLAIMS * threads))
-    return 1
+def _tasks(opcodes, ends, descriptors, segments, rows, blocks, command, index):
+    """Tasks up to the next barrier."""
+    if _last(ends, command, index) > index + 1:
+        return (command[ROWS] + command[CHAINED] - 1) // command[CHAINED]
+    opcode, d = opcodes[index], descriptors[index]
+    return task_count(opcode, d, segments, rows, command[ROWS], blocks, command[BLOCKS])
 
 
 @part
-def _run_task(opcode, d, segments, rows, row_count, blocks, block_count, samplers, task, thread):
-    at, rows_at, blocks_at = d.ctypes.data, rows.ctypes.data, blocks.ctypes.data
-    if opcode in operations.DELTA:
-        operations.delta(opcode, at, blocks_at, block_count, task, thread)
-    elif opcode in operations.ATTENTION:
-        operations.attention(opcode, at, rows_at, row_count, task, thread)
-    elif opcode in operations.CHUNK:
-        operations.chunk(at, rows_at, row_count, task, thread)
-    elif opcode in operations.EXPERTS:
-        operations.experts(opcode, at, task, thread)
-    elif opcode in operations.SELECT:
-        operations.select(opcode, at, samplers.ctypes.data, task)
-    else:
-        operations.dense(opcode, at, segments.ctypes.data, rows_at, row_count, task, thread)
+def _run(opcodes, ends, descriptors, segments, rows, blocks, samplers, command, index, task, thread):
+    """One task of an operation, or one block of rows through its chain."""
+    count, last = command[ROWS], _last(ends, command, index)
+    if last == index + 1:
+        opcode, d, first = opcodes[index], descriptors[index], np.int64(0)
+        run_task(opcode, d, segments, rows, first, count, blocks, command[BLOCKS], samplers, task, thread)
+        return
+    begin = task * command[CHAINED]
+    end = min(count, begin + command[CHAINED])
+    for number in range(index, last):
+        opcode, d = opcodes[number], descriptors[number]
+        run_rows(opcode, d, segments, rows, count, blocks, command[BLOCKS], samplers, begin, end, thread)
 
 
 @entry
 def _work(
-    team, semaphore, thread, threads, begin, end, opcodes, descriptors, segments, rows, blocks, samplers
+    team, semaphore, thread, threads, begin, end, opcodes, ends, descriptors, segments, rows, blocks, samplers
 ):
     """A thread's part: the leader (0) runs the operations ``begin..end``, a helper lives until STOP.
 
     Both in one function, so that everything they call becomes machine code once. The leader publishes one
-    operation after the other and takes tasks of it; helpers take tasks too while a round runs (ROUND is odd)
-    and sleep between rounds; nobody waits for a helper to come.
+    operation or chain after the other and takes tasks of it; helpers take tasks too while a round runs (ROUND
+    is odd) and sleep between rounds; nobody waits for a helper to come.
     """
     command = longs(team, COMMAND_WORDS)
     leads = thread == 0
@@ -134,9 +101,7 @@ def _work(
         if leads:
             if index == end:
                 break
-            tasks = _task_count(
-                opcodes[index], descriptors[index], segments, rows, command[ROWS], blocks, command[BLOCKS]
-            )
+            tasks = _tasks(opcodes, ends, descriptors, segments, rows, blocks, command, index)
             store_release(team + 8 * DONE, 0)
             store_release(team + 8 * CLAIM, index << (2 * TASK_BITS) | tasks << TASK_BITS)
         elif load_acquire(team + 8 * STOP) != 0:
@@ -147,24 +112,27 @@ def _work(
             if (claim & TASK_MASK) >= (claim >> TASK_BITS & TASK_MASK):
                 break
             # What is seen here may be over by the next line; any number of tasks is a right one to take.
-            some = _tasks_at_once(opcodes[claim >> (2 * TASK_BITS)], claim >> TASK_BITS & TASK_MASK, threads)
+            seen = claim >> (2 * TASK_BITS)
+            some = 1
+            if _last(ends, command, seen) == seen + 1:
+                some = tasks_at_once(opcodes[seen], claim >> TASK_BITS & TASK_MASK, threads)
             claim = fetch_add(team + 8 * CLAIM, some)
             task, claimed = claim & TASK_MASK, claim >> (2 * TASK_BITS)
             last = min(task + some, claim >> TASK_BITS & TASK_MASK)
             if task >= last:
                 break
             # The leader waits for every claimed task, so nothing of this round changes under it.
-            d, opcode = descriptors[claimed], opcodes[claimed]
             for number in range(task, last):
-                _run_task(
-                    opcode,
-                    d,
+                _run(
+                    opcodes,
+                    ends,
+                    descriptors,
                     segments,
                     rows,
-                    command[ROWS],
                     blocks,
-                    command[BLOCKS],
                     samplers,
+                    command,
+                    claimed,
                     number,
                     thread,
                 )
@@ -175,7 +143,7 @@ def _work(
             while load_acquire(team + 8 * DONE) < tasks:
                 spins += 1
                 rest(spins)
-            index += 1
+            index = _last(ends, command, index)
         else:
             spins = np.int64(0) if took else _idle(team, semaphore, spins)
     if leads and threads > 1:
@@ -217,6 +185,7 @@ class RoundRunner:
         ctypes.CDLL(None).sem_init(ctypes.c_void_p(self._semaphore_address), 0, 0)
         self._memory = (
             table.opcodes,
+            chain_ends(table.opcodes),
             table.descriptors,
             table.segments,
             self.rows,
@@ -240,7 +209,7 @@ class RoundRunner:
 
     def run(self, begin: int, end: int, rows: int, blocks: int) -> None:
         """Run the operations ``begin..end`` over the first ``rows`` rows and ``blocks`` blocks."""
-        self._command[ROWS], self._command[BLOCKS] = rows, blocks
+        self._command[ROWS : CHAINED + 1] = rows, blocks, end, block_rows(rows, self._threads)
         self._enter(0, begin, end)
 
     def warm_up(self, stored: Sequence[int], kv_format: int | None) -> None:

@@ -26,12 +26,12 @@ ROWS, HIDDEN, LAYERS = 48, 256, 4
 
 
 class Stream:
-    """``h += W norm(h)`` for every layer, over ``ROWS`` rows."""
+    """``h += W norm(h)`` for every layer, over ``rows`` rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int = ROWS) -> None:
         random = np.random.default_rng(0)
-        self.start = random.standard_normal((ROWS, HIDDEN)).astype(np.float32)
-        self._h, self._normed = Poisoned(ROWS, HIDDEN), np.full((ROWS, HIDDEN), np.nan, np.float32)
+        self.start = random.standard_normal((rows, HIDDEN)).astype(np.float32)
+        self._h, self._normed = Poisoned(rows, HIDDEN), np.full((rows, HIDDEN), np.nan, np.float32)
         self._scale = np.ones(HIDDEN, np.float32)
         weights = random.standard_normal((LAYERS, HIDDEN, HIDDEN)).astype(np.float32) / 16
         self._weights = [store("bf16", matrix) for matrix in weights]

@@ -2,12 +2,13 @@
 
     python -m tools.bench.draft.served [ARTIFACT] [--questions 8] [--seeds 1,2,3] [--length 450,550]
                                        [--draft "--spec mtp --adaptive-mtp --ngram-draft-tokens 63"]
-                                       [--server "--cpu-activations bf16"] [--json FILE]
+                                       [--server "--cpu-activations bf16"] [--cold] [--json FILE]
 
-Both serve over HTTP and stream; prompts are never reused. A request is timed from before it is sent until its
-stream has ended. Answers are drawn with the model's presets; only those count that are right without drafts,
-and with them they must be the same. Prints every pair, then the ratio of all seconds, of each question's
-median, and what a token and the first one took.
+Both serve over HTTP and stream, as a server does that was told nothing else: a question asked with another
+seed finds its prompt in the prefix cache, if it is still there. ``--cold``: prompts are never reused. A
+request is timed from before it is sent until its stream has ended. Answers are drawn with the model's
+presets; only those count that are right without drafts, and with them they must be the same. Prints every
+pair, then the ratio of all seconds, of each question's median, and what a token and the first one took.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class Served:
     tokens: int
     first_s: float
     whole_s: float
+    cached: int
 
 
 def ask(address: tuple[str, int], body: dict[str, Any]) -> Served:
@@ -72,7 +74,7 @@ def ask(address: tuple[str, int], body: dict[str, Any]) -> Served:
 
 
 def _read(lines: Sequence[bytes], first: float, whole: float) -> Served:
-    parts, reason, tokens = [], None, 0
+    parts, reason, usage = [], None, dict[str, Any]()
     for line in lines:
         if not line.startswith(b"data: {"):
             continue
@@ -82,8 +84,9 @@ def _read(lines: Sequence[bytes], first: float, whole: float) -> Served:
         for choice in event["choices"]:
             parts.append(choice["delta"].get("content") or "")
             reason = choice["finish_reason"] or reason
-        tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
-    return Served("".join(parts), reason == "stop", tokens, first, whole)
+        usage = event.get("usage") or usage
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    return Served("".join(parts), reason == "stop", usage["completion_tokens"], first, whole, cached)
 
 
 def body_of(task: Task, model: str, seed: int) -> dict[str, Any]:
@@ -112,7 +115,8 @@ def compare(
             if is_right(task.document.exchanges[-1], plain.text, plain.stopped):
                 found.append((plain, drafted))
                 print(
-                    f"question={number} seed={seed} tokens={plain.tokens} off_ms={1e3 * plain.whole_s:.1f} "
+                    f"question={number} seed={seed} tokens={plain.tokens} "
+                    f"cached={plain.cached},{drafted.cached} off_ms={1e3 * plain.whole_s:.1f} "
                     f"on_ms={1e3 * drafted.whole_s:.1f} ratio={plain.whole_s / drafted.whole_s:.2f}",
                     flush=True,
                 )
@@ -136,6 +140,8 @@ def summary(pairs: Sequence[Sequence[tuple[Served, Served]]]) -> dict[str, float
         "off_first_ms": 1e3 * statistics.fmean(plain.first_s for plain, _ in flat),
         "on_first_ms": 1e3 * statistics.fmean(drafted.first_s for _, drafted in flat),
         "tokens": statistics.fmean(plain.tokens for plain, _ in flat),
+        "off_cached": statistics.fmean(plain.cached for plain, _ in flat),
+        "on_cached": statistics.fmean(drafted.cached for _, drafted in flat),
     }
 
 
@@ -151,6 +157,7 @@ def main() -> None:
     parser.add_argument("--length", default="450,550", help="tokens of copied answers, from,to")
     parser.add_argument("--draft", default="--spec mtp --adaptive-mtp --ngram-draft-tokens 63")
     parser.add_argument("--server", default="", help="options of both servers")
+    parser.add_argument("--cold", action="store_true", help="no prompt is found in the prefix cache")
     parser.add_argument("--json", type=Path)
     settings = parser.parse_args()
     low, high = map(int, settings.length.split(","))
@@ -158,7 +165,8 @@ def main() -> None:
     tokenizer = model.preparer._tokenizer  # type: ignore[attr-defined]
     asked = list(tasks(tokenizer, "copy", settings.questions, (low, high), seed=1))
     seeds = [int(seed) for seed in settings.seeds.split(",")]
-    shared = [str(settings.artifact), "--no-prefix-reuse", "--max-concurrency", "1", *settings.server.split()]
+    shared = [str(settings.artifact), "--max-concurrency", "1", *settings.server.split()]
+    shared += ["--no-prefix-reuse"] if settings.cold else []
     with tempfile.TemporaryDirectory() as folder:
         logs = Path(folder)
         with (

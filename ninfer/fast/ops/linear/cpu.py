@@ -114,8 +114,8 @@ def task_count(segments, first, last, columns):
 
 
 @part
-def run_task(segments, first, last, columns, task):
-    """Compute the rows and columns of task number ``task``; a block's rows come one after the other."""
+def run_task(segments, first, last, start, columns, task):
+    """Task number ``task`` of ``columns`` columns from ``start``; a block's rows come one after the other."""
     blocks = column_blocks(columns)
     for index in range(first, last):
         segment = segments[index]
@@ -123,7 +123,8 @@ def run_task(segments, first, last, columns, task):
         if task < tasks * blocks:
             chunk = rows_per_task(segment)
             begin, left = task % tasks * chunk, task // tasks * MAX_COLUMNS
-            x, y = segment[X] + left * segment[X_STRIDE], segment[Y] + left * segment[Y_STRIDE]
+            place = start + left
+            x, y = segment[X] + place * segment[X_STRIDE], segment[Y] + place * segment[Y_STRIDE]
             end = min(segment[ROWS], begin + chunk)
             run_rows(segment, x, y, min(MAX_COLUMNS, columns - left), begin, end)
             return
