@@ -62,13 +62,14 @@ def test_a_whole_request_is_told_with_and_without_its_prompt_in_the_cache() -> N
 
 def test_served_copies_are_compared_as_a_client_sees_them() -> None:
     def served(seconds: float) -> Served:
-        return Served("text", True, 100, seconds / 10, seconds)
+        return Served("text", True, 100, seconds / 10, seconds, int(seconds))
 
     pairs = [[(served(3.0), served(1.0)), (served(4.0), served(1.0))], [(served(2.0), served(2.0))]]
     found = summary(pairs)
     assert (found["answers"], found["speedup"], found["median_speedup"]) == (3, 9 / 4, 2.25)
     assert found["off_ms"] == 3000
     assert found["tokens"] == 100
+    assert (found["off_cached"], found["on_cached"]) == (3, 4 / 3)
 
 
 def test_a_served_copy_is_read_from_its_stream() -> None:
@@ -77,7 +78,10 @@ def test_a_served_copy_is_read_from_its_stream() -> None:
         {"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]},
         {"choices": [{"delta": {"content": "one "}, "finish_reason": None}]},
         {"choices": [{"delta": {"content": "two"}, "finish_reason": "stop"}]},
-        {"choices": [], "usage": {"completion_tokens": 7}},
+        {
+            "choices": [],
+            "usage": {"completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 5}},
+        },
     )
     pauses = (0.0, 0.2, 0.0, 0.0)
 
@@ -99,7 +103,7 @@ def test_a_served_copy_is_read_from_its_stream() -> None:
         thread.start()
         found = ask(("127.0.0.1", server.server_port), {})
         thread.join()
-    assert (found.text, found.stopped, found.tokens) == ("one two", True, 7)
+    assert (found.text, found.stopped, found.tokens, found.cached) == ("one two", True, 7, 5)
     assert 0.2 <= found.first_s <= found.whole_s
 
 

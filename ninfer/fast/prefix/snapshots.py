@@ -2,8 +2,8 @@
 
 A fixed number of image slots; when they are full, one that another snapshot of its conversation has
 superseded goes first, then the one of least value: what it saves (seconds of prefill since the nearest one
-above it) per byte that it keeps, times its uses, above a floor that rises with every such loss (GDSF). The one
-of least value may be the newcomer: that is a loss too, or what was used often once would stay for ever.
+above it) per byte that it keeps, times its uses, above a floor that rises with every such loss (GDSF). The
+newcomer may be the one of least value: that is a loss too, or what was used often once would stay for ever.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from ninfer.fast.ops.control import PAGE_TOKENS
 from ninfer.fast.prefix.cost import CostModel
 from ninfer.fast.prefix.tree import Copy, Node
 
-
 # Hits that count: with few slots a conversation that nobody goes on with must not outlive many that come
 # (measured 2026-12-01, ``tools.bench.agentic --scale 0.3`` with the default slots, share of the ideal: 0.71
-# when refused newcomers did not count as losses, then 0.82 with all hits, 0.82 with three, 0.76 with two, 0.80
-# with one).
+# when refused newcomers did not count as losses; since then 0.82 with all hits and with three, 0.76 with two,
+# 0.80 with one).
 _MOST_HITS = 3
 
 
@@ -122,7 +121,7 @@ class SnapshotShelf:
     def victim(self, value: Callable[[], float], spared: Snapshot | None = None) -> Snapshot | None:
         """Whom to take the slot from, for a new snapshot of ``value()``; None: the new one is worth less.
 
-        ``spared`` is taken only where no other could be. The floor rises to the least value, whose ever it is.
+        ``spared`` is taken only where no other could be. The floor rises to the least value, whoever has it.
         """
         unused = [snapshot for snapshot in self.held if not snapshot.pins]
         free = [snapshot for snapshot in unused if snapshot is not spared] or unused
