@@ -5,6 +5,7 @@ Owns the order of operations within a layer; buffers and descriptors stand in ``
 
 from __future__ import annotations
 
+from ninfer.fast.ops.attention import contract as attention
 from ninfer.fast.ops.linear.contract import ADD
 from ninfer.fast.program import table as t
 from ninfer.fast.program.parameters import LayerWeights
@@ -45,7 +46,8 @@ class LayerTable:
         part, config, wiring = weights.attention, self._config.attention, self.wiring
         assert part is not None
         assert config is not None
-        descriptor = wiring.attention(layer, part, config)
+        descriptor = list(wiring.attention(layer, part, config))
+        descriptor[attention.QUERY_HEADS] = 0  # there are no queries to turn
         self._builder.linear(
             [
                 segment

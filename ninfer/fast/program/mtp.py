@@ -147,7 +147,7 @@ class MtpTable(LayerTable):
         self._builder.linear(wiring.segments(self._weights.input_projection, joined, wiring.hidden))
 
     def _take(self) -> None:
-        """Keys and values alone: the queries that ``append`` also turns are whatever lies there."""
+        """Keys and values alone."""
         wiring, layer = self.wiring, self._weights.layer
         x = wiring.activations("normed", self._config.hidden)
         self._builder.add(t.NORM, wiring.norm(layer.input_norm, x))
