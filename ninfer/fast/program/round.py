@@ -102,6 +102,13 @@ def _work(
             if index == end:
                 break
             tasks = _tasks(opcodes, ends, descriptors, segments, rows, blocks, command, index)
+            if tasks == 1:  # to tell others would take longer
+                zero = np.int64(0)
+                _run(
+                    opcodes, ends, descriptors, segments, rows, blocks, samplers, command, index, zero, thread
+                )
+                index = _last(ends, command, index)
+                continue
             store_release(team + 8 * DONE, 0)
             store_release(team + 8 * CLAIM, index << (2 * TASK_BITS) | tasks << TASK_BITS)
         elif load_acquire(team + 8 * STOP) != 0:
