@@ -26,7 +26,7 @@ from ninfer.fast.ops.views import longs
 from ninfer.fast.program import compiling
 from ninfer.fast.program import table as t
 from ninfer.fast.program.chains import block_rows, chain_ends
-from ninfer.fast.program.tasks import run_rows, run_task, task_count, tasks_at_once
+from ninfer.fast.program.tasks import run_block, run_task, task_count, tasks_at_once
 
 # Words of the team's command block, those that threads write each on its own cache line.
 CLAIM, DONE, ROUND, SLEEPERS, STOP, COMMAND = range(0, 6 * LINE, LINE)
@@ -77,7 +77,7 @@ def _run(opcodes, ends, descriptors, segments, rows, blocks, samplers, command, 
     end = min(count, begin + command[CHAINED])
     for number in range(index, last):
         opcode, d = opcodes[number], descriptors[number]
-        run_rows(opcode, d, segments, rows, count, blocks, command[BLOCKS], samplers, begin, end, thread)
+        run_block(opcode, d, segments, rows, count, blocks, command[BLOCKS], samplers, begin, end, thread)
 
 
 @entry
@@ -216,7 +216,9 @@ class RoundRunner:
 
     def run(self, begin: int, end: int, rows: int, blocks: int) -> None:
         """Run the operations ``begin..end`` over the first ``rows`` rows and ``blocks`` blocks."""
-        self._command[ROWS : CHAINED + 1] = rows, blocks, end, block_rows(rows, self._threads)
+        command = self._command  # four assignments: one of a slice takes longer, in every round
+        command[ROWS], command[BLOCKS], command[END] = rows, blocks, end
+        command[CHAINED] = block_rows(rows, self._threads)
         self._enter(0, begin, end)
 
     def warm_up(self, stored: Sequence[int], kv_format: int | None) -> None:

@@ -85,12 +85,11 @@ def run_task(opcode, d, segments, rows, first, row_count, blocks, block_count, s
 
 
 @part
-def run_rows(opcode, d, segments, rows, row_count, blocks, block_count, samplers, begin, end, thread):
+def run_block(opcode, d, segments, rows, row_count, blocks, block_count, samplers, begin, end, thread):
     """All tasks of a row-by-row operation for the rows ``begin..end`` of ``row_count``."""
     if opcode == t.LINEAR:
-        first, count = begin, end - begin
-        tasks = task_count(opcode, d, segments, rows, count, blocks, block_count)
-        low, high = np.int64(0), tasks
+        first, count, low = begin, end - begin, np.int64(0)
+        high = linear.task_count(segments, d[0], d[1], count)
     else:
         first, count = np.int64(0), row_count
         each = task_count(opcode, d, segments, rows, row_count, blocks, block_count) // row_count

@@ -8,7 +8,7 @@ import gc
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from conformance.engine.speculation.drafters import KnowingDrafter
 from conformance.engine.speculation.drive import Asked, Got, Service, program_of, serve
 from ninfer.cli.engine_options import draft_settings
 from ninfer.cli.parser import parse
-from ninfer.engine.events import Failed
 from ninfer.engine.requests import GenerationRequest, SamplingParameters
 from ninfer.engine.settings import DraftSettings
 from ninfer.errors import OptionError
@@ -28,33 +27,11 @@ from ninfer.fast.draft import speculation
 from ninfer.fast.draft.ngram.index import NgramIndex
 from ninfer.fast.draft.speculation import RoundTrace, verified_columns
 from ninfer.fast.program.program import Lane, Program
-from tests.fast.program.conftest import artifact  # noqa: F401
+from tests.fast.draft.asking import asked, settings
+from tests.fast.program.conftest import Artifacts
 from tests.support.nano import VOCABULARY
 
-Artifacts = Callable[..., Path]
 MIB = 2**20
-GREEDY = SamplingParameters(0.0, 1.0, 0, 0.0, 0.0, 0.0, 0)
-
-
-@pytest.fixture(scope="module")
-def program(artifact: Artifacts) -> Iterator[Program]:  # noqa: F811
-    with program_of(artifact("dense", mtp=True)) as opened:
-        yield opened
-
-
-def asked(name: str, seed: int, tokens: int = 60, sources: tuple[bytes, ...] = ()) -> Asked:
-    """A request with a prompt of its own."""
-    prompt = np.random.default_rng(seed).integers(4, VOCABULARY, 50).astype("<i4")
-    return Asked(
-        GenerationRequest(
-            id=name, tokens=prompt.tobytes(), positions=b"", initial_channel="content", sampling=GREEDY,
-            max_tokens=tokens, stop_token_ids=(), copy_sources=sources,
-        )
-    )  # fmt: skip
-
-
-def settings(**members: Any) -> DraftSettings:
-    return DraftSettings(**({"backend": "mtp", "tokens": 3, "copy_tokens": 15, "copy_match": 8} | members))
 
 
 def answer_as_source(program: Program, seed: int) -> bytes:
@@ -138,14 +115,16 @@ def test_rounds_that_nobody_has_anything_to_say_of_are_counted_and_change_nothin
     assert sum(told) < sum(len(trace.columns) for trace in traces) / 2
 
 
-def test_a_request_that_has_ended_is_not_held_on_to(program: Program) -> None:
+def test_a_request_that_has_ended_is_not_held_on_to(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whose rounds were passed over until the end."""
     tokens = serve(program, [asked("a", 1, 200)])[0]["a"].tokens
     wrong = KnowingDrafter(1.0, np.random.default_rng(0), {"a": tokens}, untold=16)
     service = Service(program, settings(adaptive=True, copy_tokens=0), wrong)
-    speculation, ends = service.worker._speculation, list[Callable[[], object]]()
-    assert speculation is not None
-    passes = speculation.passes
+    drafts, ends = service.worker._speculation, list[Callable[[], object]]()
+    assert drafts is not None
+    passes = drafts.passes
 
     def watched(members: Sequence[Any]) -> bool:
         passed = passes(members)
@@ -153,7 +132,7 @@ def test_a_request_that_has_ended_is_not_held_on_to(program: Program) -> None:
             ends[:] = [weakref.ref(members[0].turn)]
         return passed
 
-    speculation.passes = watched  # type: ignore[method-assign]
+    monkeypatch.setattr(drafts, "passes", watched)
     try:
         service.serve([asked("a", 1, 200)])
         gc.collect()
@@ -196,7 +175,7 @@ def test_a_verification_holds_the_widest_block_of_every_lane_and_64_columns_at_m
 
 @pytest.mark.parametrize(("lanes", "copies"), [(1, 0), (1, 15), (2, 3)])
 def test_rounds_fit_the_workspace_that_is_planned_for_them(
-    artifact: Artifacts,  # noqa: F811
+    artifact: Artifacts,
     program: Program,
     lanes: int,
     copies: int,
@@ -330,96 +309,3 @@ def test_defaults_and_ranges_of_every_program(program_name: str) -> None:
             assert drafts(lanes, str(count)).copy_tokens == 15
         with pytest.raises(OptionError, match="--ngram-draft-tokens"):
             drafts(lanes, "2", "--ngram-draft-tokens", "16")
-
-
-# --- widths ----------------------------------------------------------------------------------------------
-
-
-def test_a_request_whose_index_fails_goes_on_without_copies(
-    program: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def build(*arguments: Any) -> NgramIndex:
-        raise MemoryError("Unable to allocate 9 GiB")
-
-    wanted, _ = serve(program, [asked("a", 1)])
-    service = Service(program, settings())
-    monkeypatch.setattr(speculation, "NgramIndex", build)
-    try:
-        service.got["a"] = Got()
-        service.worker.submit(asked("a", 1, sources=(b"\x04\0\0\0" * 9,)).request)
-        while not service.worker.idle:
-            service.worker.step()
-    finally:
-        service.close()
-    assert service.got["a"].tokens == wanted["a"].tokens
-    assert service.got["a"].draft.rounds > 0, "the drafter goes on"
-    assert service.got["a"].draft.ngram_rounds == 0
-    (record,) = service.records
-    assert record == "request a goes on without copies: MemoryError: Unable to allocate 9 GiB"
-
-
-def run_to_end(service: Service, *requests: Asked) -> dict[str, Got]:
-    """As ``Service.serve``, where failures are expected."""
-    service.got |= {one.request.id: Got() for one in requests}
-    for one in requests:
-        service.worker.submit(one.request)
-    while not service.worker.idle:
-        service.worker.step()
-    return service.got
-
-
-def test_drafts_that_were_accepted_come_before_the_failure_of_their_own_round(
-    program: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted, _ = serve(program, [asked("a", 1)])
-    service = Service(program, settings())
-    account, counted = service.worker._account, list[int]()
-    committed = account.committed
-
-    def fail(request: Any, tokens: int) -> None:
-        counted.append(tokens)
-        if tokens > 1:
-            raise AssertionError("ours")
-        committed(request, tokens)
-
-    monkeypatch.setattr(account, "committed", fail)
-    source = np.array(wanted["a"].tokens, "<i4").tobytes()
-    try:
-        got = run_to_end(service, asked("a", 1, sources=(source,)))["a"]
-    finally:
-        service.close()
-    assert isinstance(got.end, Failed)
-    assert got.tokens == wanted["a"].tokens[: sum(counted)]
-    assert counted[-1] > 1
-
-
-def test_a_verification_that_fails_hurts_nobody_of_another_in_the_same_round(
-    program: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Four requests in verifications of two rows: one of them fails once."""
-    names = "abcd"
-    wanted, _ = serve(program, [asked(name, seed) for seed, name in enumerate(names)])
-    drafter = KnowingDrafter(1.0, np.random.default_rng(0), {name: wanted[name].tokens for name in names})
-    service = Service(program, settings(copy_tokens=0), drafter)
-    service.worker._speculation._columns = 8  # type: ignore[union-attr]
-    verify, full, failed = program.verify, [0], [0]
-
-    def fail(blocks: Any) -> Any:
-        full[0] += sum(len(block.tokens) for block in blocks) == 8
-        if full[0] == 4 and not failed[0]:
-            failed[0] = len(blocks)
-            raise MemoryError("no room")
-        return verify(blocks)
-
-    monkeypatch.setattr(program, "verify", fail)
-    service._prompts |= dict.fromkeys(names, 50)
-    try:
-        got = run_to_end(service, *(asked(name, seed) for seed, name in enumerate(names)))
-    finally:
-        service.close()
-    ends = {name: type(one.end) for name, one in got.items()}
-    assert list(ends.values()).count(Failed) == failed[0] == 2
-    for name, end in ends.items():
-        assert got[name].tokens == wanted[name].tokens[: len(got[name].tokens)]
-        assert (len(got[name].tokens) == 60) == (end is not Failed)
-    assert service.records == ["worker out of memory: no room - recovering"]

@@ -19,8 +19,7 @@ _ALL_LANES = np.int64((1 << LANES) - 1)
 @kernel("if", "f")
 def _above(e: Emitter, address: Any, edge: Any) -> Any:
     """Which of sixteen floats are above ``edge`` or no numbers: bits of an integer, the first one lowest."""
-    above = e.builder.fcmp_unordered(">", e.load(address, "f32"), e.splat(edge))
-    return e.builder.uitofp(e.builder.bitcast(above, I16), F32)
+    return _greater(e, e.load(address, "f32"), edge)
 
 
 @kernel("iifff", "f")
@@ -32,8 +31,12 @@ def _penalised_above(e: Emitter, logits: Any, counts: Any, presence: Any, freque
     absent = e.splat(builder.fmul(e.number(0.0), presence))
     flat = builder.select(counted, e.splat(presence), absent)
     penalty = e.fadd(flat, e.fmul(e.splat(frequency), builder.sitofp(times, VF32)))
-    above = builder.fcmp_unordered(">", builder.fsub(e.load(logits, "f32"), penalty), e.splat(edge))
-    return builder.uitofp(builder.bitcast(above, I16), F32)
+    return _greater(e, builder.fsub(e.load(logits, "f32"), penalty), edge)
+
+
+def _greater(e: Emitter, vector: Any, edge: Any) -> Any:
+    above = e.builder.fcmp_unordered(">", vector, e.splat(edge))
+    return e.builder.uitofp(e.builder.bitcast(above, I16), F32)
 
 
 @part
